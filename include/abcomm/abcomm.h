@@ -1,0 +1,231 @@
+/*
+ * abcomm.h - the whole public C API of libabcomm: collectives for data-parallel training. These comments are the manual.
+ *
+ * Rules for every call
+ *   Return    an abc_status: 0 on success, negative on error (abc_status_text, abc_last_error say more). Outputs are set only on
+ * success. Order     all ranks of a communicator start the same operations in the same order. A difference is reported, never
+ * silently computed. Threads   every function may be called by any thread. Calls on one communicator are serialised by the library;
+ * the order in which two threads start operations on one communicator is theirs to fix. Several ranks may live in one process.
+ *   Memory    the caller owns its buffers. From start until wait has returned the input may not be written and the output not be
+ * touched; after wait has returned, whatever the status, the library touches neither. Errors    found before an operation is
+ * numbered (bad arguments) leave the communicator usable and the buffers untouched. Others (peer death, timeout, mismatch, abort)
+ * end the communicator on all ranks; out-of-place input is intact, in-place contents are undefined unless abc_call.preserve was
+ * set. Units     counts are elements (64 bits), times are seconds.
+ */
+#ifndef ABCOMM_H
+#define ABCOMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <abcomm/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define ABC_API __attribute__((visibility("default")))
+#else
+#define ABC_API
+#endif
+
+#define ABC_VERSION_MAJOR 0
+#define ABC_VERSION_MINOR 1
+#define ABC_VERSION_PATCH 0
+
+typedef struct abc_comm abc_comm;       /* one rank's end of a communicator */
+typedef struct abc_request abc_request; /* one started or persistent operation */
+
+/* Element types. bf16 is reduced in float32 and rounded once (round to nearest even) by the default algorithms. */
+typedef enum abc_type { ABC_F32 = 0, ABC_F64 = 1, ABC_BF16 = 2, ABC_I32 = 3, ABC_TYPE_COUNT } abc_type;
+
+/*
+ * Reductions. Floating sums add in rank order whatever the size, alignment or instruction set. Integer sums wrap (two's
+ * complement); integer averages divide the wrapped sum, truncating toward zero. min and max propagate NaN. abc_op_create makes
+ * further ones.
+ */
+typedef enum abc_op {
+    ABC_SUM = 0,
+    ABC_MIN = 1,
+    ABC_MAX = 2,
+    ABC_AVG = 3,
+    ABC_OP_COUNT,
+    ABC_OP_USER = 64,
+    ABC_OP_LIMIT = 128
+} abc_op;
+
+typedef enum abc_collective {
+    ABC_ALLREDUCE = 0,      /* in: count, out: count                              */
+    ABC_REDUCE_SCATTER = 1, /* in: count * size, out: count (block `rank`)        */
+    ABC_ALLGATHER = 2,      /* in: count, out: count * size                       */
+    ABC_BROADCAST = 3,      /* in: count (root only), out: count on every rank    */
+    ABC_BARRIER = 4,        /* no buffers                                         */
+    ABC_COLLECTIVE_COUNT
+} abc_collective;
+
+/* Bytes of one element, 0 for an unknown type. */
+ABC_API size_t abc_type_size(abc_type type);
+/* "f32", "sum", "allreduce"; "?" for unknown values. Static strings. */
+ABC_API const char *abc_type_name(abc_type type);
+ABC_API const char *abc_op_name(abc_op op);
+ABC_API const char *abc_collective_name(abc_collective coll);
+
+/* Meaning and remedy of a status; static strings, never NULL. */
+ABC_API const char *abc_status_name(int status);
+ABC_API const char *abc_status_text(int status);
+ABC_API const char *abc_status_remedy(int status);
+/* Full text of the calling thread's last error: rank, host, operation, what happened, what to do. Valid until the thread's next
+ * call. */
+ABC_API const char *abc_last_error(void);
+/* Version of the loaded library as "major.minor.patch". */
+ABC_API const char *abc_version(void);
+
+/* ---- Communicators ---------------------------------------------------------------------------------------------------------- */
+
+/*
+ * A key-value exchange over which a communicator is created: torch's Store, PMIx, an MPI communicator... Functions return an
+ * abc_status. They are called only during abc_comm_create, by the calling thread. Values are at most 64 KiB. Keys are unique per
+ * creation if the caller gives a prefix of its own per communicator.
+ */
+typedef struct abc_exchange {
+    size_t size; /* sizeof(abc_exchange), set by abc_exchange_init */
+    void *ctx;
+    /* Publish a value. */
+    int (*put)(void *ctx, const char *key, const void *value, size_t length);
+    /* Block until the key exists or the time is over (ABC_ERR_TIMEOUT). */
+    int (*wait)(void *ctx, const char *key, double timeout);
+    /* Copy the value out: *length holds the capacity on entry and the true length on return. */
+    int (*get)(void *ctx, const char *key, void *value, size_t *length);
+} abc_exchange;
+ABC_API void abc_exchange_init(abc_exchange *exchange);
+
+/* How to create a communicator. Fill with abc_comm_config_init, then set what differs. Nothing is kept after creation. */
+typedef struct abc_comm_config {
+    size_t size;                  /* sizeof(abc_comm_config), set by init */
+    int rank;                     /* this rank, or -1: take rank, size, address and key from the environment */
+    int nranks;                   /* number of ranks */
+    const char *address;          /* rendezvous: "host:port" or "[ipv6]:port" of rank 0 */
+    const abc_exchange *exchange; /* used instead of an address when not NULL */
+    const void *key;        /* job key that authenticates ranks to each other; NULL: ABCOMM_KEY_FILE or none (loopback only) */
+    size_t key_length;      /* 16 bytes or more */
+    double connect_timeout; /* seconds until creation gives up; 0: ABCOMM_CONNECT_TIMEOUT (120) */
+    double timeout;         /* seconds until an operation gives up; 0: ABCOMM_TIMEOUT (300) */
+    int progress_thread;    /* 1: a thread advances started operations; 0: test and wait do; -1: ABCOMM_PROGRESS (0) */
+} abc_comm_config;
+ABC_API void abc_comm_config_init(abc_comm_config *config);
+
+/*
+ * Create a communicator; collective over its ranks; blocks until all have come. config NULL means "from the environment", which
+ * `abcomm run`, or ABCOMM_RANK / ABCOMM_SIZE / ABCOMM_ADDR, provide. When it fails on one rank it fails on all.
+ */
+ABC_API int abc_comm_create(const abc_comm_config *config, abc_comm **comm);
+/*
+ * Partition: ranks with equal color >= 0 form a new communicator, ordered by (key, old rank); color < 0 takes no part and gets
+ * NULL. Collective over `comm`, ordered with its operations.
+ */
+ABC_API int abc_comm_split(abc_comm *comm, int color, int key, abc_comm **newcomm);
+/* Release. Not collective: returns once peers have stopped reading this rank's memory. Requests must be complete. NULL is allowed.
+ */
+ABC_API int abc_comm_destroy(abc_comm *comm);
+/* End the communicator on all ranks now; never blocks; every operation in progress returns ABC_ERR_ABORTED. destroy is still due.
+ */
+ABC_API int abc_comm_abort(abc_comm *comm, const char *reason);
+ABC_API int abc_comm_rank(const abc_comm *comm);
+ABC_API int abc_comm_size(const abc_comm *comm);
+/* ABC_OK while usable, else the status that ended it. */
+ABC_API int abc_comm_status(const abc_comm *comm);
+/* Copy the text of the failure that ended the communicator (empty while usable) into text, always terminated. Returns
+ * abc_comm_status. */
+ABC_API int abc_comm_error(const abc_comm *comm, char *text, size_t capacity);
+/*
+ * Add an algorithm from a plan in JSON (as `abcomm plan --json` prints it) under its name; all ranks load the same text. The plan
+ * is checked first unless check is 0. Select it by abc_call.algorithm.
+ */
+ABC_API int abc_comm_load_plan(abc_comm *comm, const char *json, int check);
+
+/* ---- Memory that peers read directly ------------------------------------------------------------------------------------------
+ */
+
+/*
+ * Allocate memory that other ranks of this machine can read without a copy ("arena"). Page-aligned, zeroed on first use, usable
+ * with every communicator of the process, also before any exists. A child made by fork() shares it. free accepts NULL; freeing a
+ * buffer that an operation uses is an error of the caller.
+ */
+ABC_API int abc_mem_alloc(size_t bytes, void **ptr);
+ABC_API int abc_mem_free(void *ptr);
+
+/* ---- Operations ----------------------------------------------------------------------------------------------------------------
+ */
+
+/*
+ * User-defined reduction: inout[i] = in[i] (op) inout[i] for i < count; `in` stands for lower ranks. Must be associative. Called by
+ * the thread that drives the communicator; must not call the library. Slices may be reduced by different ranks.
+ */
+typedef void (*abc_op_fn)(const void *in, void *inout, uint64_t count, abc_type type, void *context);
+/* Make an operation; all ranks create theirs with the same `commutes`. Up to 64 exist at a time in a process. */
+ABC_API int abc_op_create(abc_op_fn fn, int commutes, void *context, abc_op *op);
+ABC_API int abc_op_free(abc_op op);
+
+/* Pass as input (or as output, for an input that is also the output) to work in place. */
+#define ABC_IN_PLACE ((const void *)(intptr_t)-1)
+
+/* Runs after the request has completed, on the thread that completed it; may start operations, must not wait for any. */
+typedef void (*abc_callback)(abc_request *request, int status, void *context);
+
+/* One operation with all its options. Fill with abc_call_init, then set what differs. */
+typedef struct abc_call {
+    size_t size; /* sizeof(abc_call), set by init */
+    abc_collective collective;
+    const void *in; /* see abc_collective for counts; ABC_IN_PLACE, or equal to the matching part of out, works in place */
+    void *out;
+    uint64_t count;
+    abc_type type;
+    abc_op op;
+    int root;
+    double timeout;        /* seconds; 0: the communicator's */
+    const char *algorithm; /* NULL: chosen by price; else a name that `abcomm plan --list` shows, or a loaded plan's name */
+    const char *codec;     /* reserved: NULL */
+    int priority;          /* reserved for ordering of execution: 0 */
+    int tag;               /* free for the caller; shown in diagnosis */
+    void *stream;          /* reserved for devices: NULL */
+    int preserve;          /* 1: in-place contents survive an error (costs one copy) */
+    abc_callback callback; /* may be NULL */
+    void *callback_context;
+} abc_call;
+ABC_API void abc_call_init(abc_call *call, abc_collective collective);
+
+/* Run a call to its end. */
+ABC_API int abc_run(abc_comm *comm, const abc_call *call);
+/* Start a call; never blocks. The request is the caller's until abc_wait (which frees it) or abc_request_free after completion. */
+ABC_API int abc_start(abc_comm *comm, const abc_call *call, abc_request **request);
+/* Make a persistent request: abc_restart starts it, abc_wait completes it without freeing, any number of times. */
+ABC_API int abc_request_create(abc_comm *comm, const abc_call *call, abc_request **request);
+ABC_API int abc_restart(abc_request *request);
+/* Advance and ask: ABC_PENDING, or the operation's status. Frees nothing. */
+ABC_API int abc_test(abc_request *request);
+/* Block until complete; returns the operation's status. Frees a request of abc_start and sets *request to NULL. */
+ABC_API int abc_wait(abc_request **request);
+/* Free a completed or never started request. ABC_ERR_STATE while in progress. */
+ABC_API int abc_request_free(abc_request *request);
+
+/* The common calls, blocking. */
+ABC_API int abc_allreduce(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm);
+ABC_API int abc_reduce_scatter(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm);
+ABC_API int abc_allgather(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm);
+ABC_API int abc_broadcast(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm);
+ABC_API int abc_barrier(abc_comm *comm);
+/* The same, started: complete them with abc_wait. */
+ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
+                                abc_request **req);
+ABC_API int abc_reduce_scatter_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
+                                     abc_request **req);
+ABC_API int abc_allgather_start(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm, abc_request **req);
+ABC_API int abc_broadcast_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm,
+                                abc_request **req);
+ABC_API int abc_barrier_start(abc_comm *comm, abc_request **req);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,45 @@
+/*
+ * part.h - stage 3: blocks to bytes. The only place that knows how (collective, count, element size, nblocks, chunk) map a plan's
+ * blocks to byte ranges. Pure functions, no state.
+ *
+ * Narrow buffers (allreduce and broadcast IN, OUT, TMP) hold one chunk that is cut into nblocks nearly equal pieces, on 64-byte
+ * boundaries as long as that leaves no rank without work. Wide buffers (reduce_scatter IN and TMP, allgather OUT and TMP) hold
+ * nranks blocks of `count` elements; nblocks == nranks; a chunk is the same range of every block. Single buffers (reduce_scatter
+ * OUT, allgather IN) hold only the block whose index is the owner's rank.
+ */
+#ifndef ABCI_PART_H
+#define ABCI_PART_H
+
+#include "plan/plan.h"
+
+/* One instance of a plan on concrete sizes; elements. */
+struct abci_shape {
+    abc_collective collective;
+    uint32_t nranks;
+    uint32_t nblocks;
+    uint32_t element; /* bytes */
+    uint64_t count;   /* of the whole call */
+    uint64_t first;   /* first element of the chunk */
+    uint64_t length;  /* elements of the chunk */
+};
+
+/* Where a block lies: in the user's buffer, and in an area that holds just this chunk. Bytes. */
+struct abci_range {
+    uint64_t user;
+    uint64_t area;
+    uint64_t bytes;
+};
+
+enum abci_width { ABCI_NARROW, ABCI_WIDE, ABCI_SINGLE };
+enum abci_width abci_part_width(abc_collective coll, int buffer);
+struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, int block);
+/* True when `count` blocks from `block` on lie one after another in both layouts, so that they may be handled as one range. */
+bool abci_part_joined(const struct abci_shape *shape, int buffer);
+/* Bytes of an area that holds the buffer's chunk (64-byte multiple). */
+uint64_t abci_part_area(const struct abci_shape *shape, int buffer);
+/* Number of chunks, and the n-th chunk's range, for chunks of at most `chunk_bytes` of a narrow buffer or of all blocks together.
+ */
+uint64_t abci_part_chunks(abc_collective coll, int nranks, uint32_t element, uint64_t count, uint64_t chunk_bytes);
+void abci_part_chunk(struct abci_shape *shape, uint64_t chunk_bytes, uint64_t n);
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * reduce.h - stage 5: element-wise reductions of n operands. Scalar reference (scalar.c) and SIMD kernels chosen once per process
+ * by what the CPU has; all give the same bits. No state but the dispatch table; any thread; never fails for valid arguments.
+ */
+#ifndef ABCI_REDUCE_H
+#define ABCI_REDUCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <abcomm/abcomm.h>
+
+/* Stores that bypass the cache for `dst`. Ends with a store fence. */
+enum abci_store { ABCI_STORE_PLAIN = 0, ABCI_STORE_STREAM = 1 };
+
+/* One reduction. dst may equal one of the operands exactly; other overlap is not allowed. No alignment is required. */
+struct abci_reduction {
+    abc_type type;
+    abc_op op; /* built-in or ABC_OP_USER.. (then user is set) */
+    int final; /* all ranks' contributions are in: ABC_AVG divides by nranks */
+    int nranks;
+    enum abci_store store; /* for dst; dst2 is always stored plainly */
+    const struct abci_user_op *user;
+};
+struct abci_user_op {
+    abc_op_fn fn;
+    void *context;
+    int commutes;
+};
+
+/*
+ * dst[i] = src[0][i] op src[1][i] op ... in this order, n elements; dst2, when not NULL, gets the same values. nsrc >= 1. bf16
+ * accumulates in float32 and rounds once. Cost: reads nsrc * n, writes n (2n with dst2), elements.
+ */
+void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc, uint64_t n);
+
+/* Copy bytes, optionally to two places, with the given store kind for dst. */
+void abci_copy(void *dst, void *dst2, const void *src, size_t bytes, enum abci_store store);
+
+/* Kernel families, for tests and `abcomm info`: "scalar", "generic", "avx2", "avx512". select returns -1 when the CPU lacks it. */
+const char *abci_reduce_family(void);
+int abci_reduce_select(const char *family);
+
+#endif
