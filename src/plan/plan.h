@@ -79,6 +79,8 @@ struct abci_plan {
     char name[ABCI_NAME_MAX]; /* algorithm */
     uint8_t collective;       /* abc_collective */
     bool rank_order;          /* claims that floats are added as ((x0 + x1) + x2) + ... */
+    bool ordered;        /* claims that operands stay in rank order, however bracketed: safe for operations that do not commute */
+    bool stage_in_place; /* this rank overwrites IN (as OUT) while peers may read it: in place, IN must be staged, never direct */
     uint16_t nranks;
     uint16_t rank;
     uint16_t root;
@@ -104,17 +106,20 @@ struct abci_builder {
     abc_collective collective;
     int rank, nranks, root;
     int nblocks, ntmp;
+    bool stage_in_place;    /* see abci_plan; set by the algorithm, default false */
     int status;             /* first error; later calls do nothing */
     struct abci_plan *plan; /* private to build.c */
     struct abci_build_state *state;
 };
 
-/* An algorithm: one file in src/algo/, one const object named abci_algo_NAME, one word in src/meson.build. */
+/* An algorithm: one file in src/algo/, one const object named abci_algo_NAME, one word in src/algo/meson.build.
+ * With one rank build is not called: the plan is one COPY of IN to OUT. */
 struct abci_algo {
     const char *name;
     const char *doc;      /* one sentence: steps, bytes, when it wins */
     unsigned collectives; /* bit mask: 1u << abc_collective */
     bool rank_order;      /* see abci_plan */
+    bool ordered;         /* see abci_plan */
     int min_ranks, max_ranks;
     void (*build)(struct abci_builder *b);
 };
@@ -126,8 +131,10 @@ static inline struct abci_ref abci_ref(int buffer, int block, int count)
 }
 
 /*
- * Add a step; each returns its index, or -1 once b->status is set. A step waits for the one added before it unless abci_b_after or
- * abci_b_independent was called just before adding it.
+ * Add a step; each returns its index, or -1 once b->status is set. A step waits for the one added before it unless abci_b_after was
+ * called just before adding it. PUBLISH steps of one counter take effect in list order whatever they wait for. A wait names the
+ * value of a PUBLISH that names the waiting rank as a reader; it also covers blocks published to it under smaller values of that
+ * counter.
  */
 void abci_b_after(struct abci_builder *b, int step0, int step1);              /* the next step waits for these (-1: none) instead */
 void abci_b_flags(struct abci_builder *b, int flags);                         /* flags of the next step */
