@@ -16,8 +16,15 @@
 #define ABCI_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define ABCI_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-/* ---- error.c: the calling thread's last error
- * -------------------------------------------------------------------------------------- */
+/* ---- error.c: the calling thread's last error ---- */
+/* One row of include/abcomm/status.h. Unknown codes get a row that says so; never NULL. */
+struct abci_status_row {
+    int value;
+    const char *name, *text, *remedy;
+};
+const struct abci_status_row *abci_status_row(int status);
+/* The n-th row of the table, NULL past the end. */
+const struct abci_status_row *abci_status_at(size_t n);
 /* Record "what happened" for abc_last_error and return status; the remedy of the status is appended. Logs at DEBUG. */
 int abci_error(int status, const char *format, ...) ABCI_PRINTF(2, 3);
 /* The same for a failed system call: appends the text of errno. */
@@ -28,27 +35,32 @@ const char *abci_error_text(void);
 void abci_error_clear(void);
 const char *abci_hostname(void);
 
-/* ---- log.c: ABCOMM_DEBUG, ABCOMM_DEBUG_FILE
- * ------------------------------------------------------------------------------------------ */
+/* ---- log.c: ABCOMM_DEBUG, ABCOMM_DEBUG_FILE ---- */
 enum abci_level { ABCI_LOG_NONE, ABCI_LOG_ERROR, ABCI_LOG_WARN, ABCI_LOG_INFO, ABCI_LOG_DEBUG, ABCI_LOG_TRACE };
-extern int abci_log_level; /* set by abci_settings_load; read plainly: off costs one load and one branch */
+extern int abci_log_level; /* set by abci_settings_load; off costs one load and one branch */
 /* One line "host:pid:tid [rank] abcomm WARN subsystem: text" to stderr or the file. subsystem is the folder's name. */
 void abci_log(enum abci_level level, const char *subsystem, int rank, const char *format, ...) ABCI_PRINTF(4, 5);
+/*
+ * Set level and destination. pattern: path in which %h stands for the host and %p for the process id; "" is stderr. Called by
+ * settings.c; a file that cannot be opened leaves stderr and says so once.
+ */
+void abci_log_open(enum abci_level level, const char *pattern);
 #define ABCI_LOG(level, subsystem, rank, ...)                                                                                      \
     do {                                                                                                                           \
-        if (ABCI_UNLIKELY((level) <= abci_log_level))                                                                              \
+        if (ABCI_UNLIKELY((int)(level) <= __atomic_load_n(&abci_log_level, __ATOMIC_RELAXED)))                                     \
             abci_log((level), (subsystem), (rank), __VA_ARGS__);                                                                   \
     } while (0)
 
-/* ---- settings.c: the one table of environment variables (settings.def)
- * --------------------------------------------------------------- */
+/* ---- settings.c: the one table of environment variables (settings.def) ---- */
+#define ABCI_SETTING_TEXT 1024 /* longest value, with its terminating zero */
 enum abci_setting_type {
     ABCI_SETTING_STRING,
     ABCI_SETTING_INT,
     ABCI_SETTING_REAL,
     ABCI_SETTING_BOOL,
     ABCI_SETTING_BYTES,
-    ABCI_SETTING_LEVEL
+    ABCI_SETTING_LEVEL,
+    ABCI_SETTING_CHOICE /* a string; `unit` lists what is allowed: "auto|on|off" */
 };
 /* `job`: all ranks must agree, compared at creation. `local`: may differ. */
 enum abci_scope { ABCI_SCOPE_JOB, ABCI_SCOPE_LOCAL };
@@ -73,21 +85,31 @@ extern const struct abci_setting abci_setting_table[ABCI_SETTING_COUNT];
  * does not parse is an error naming variable, value and what is allowed.
  */
 int abci_settings_load(void);
-/* Values after load. Strings are "" when unset; they live as long as the process. */
+/*
+ * Values; the first call loads. string: of any type, the text as given or the default; lives as long as the process. After a bad
+ * value the default holds.
+ */
 const char *abci_setting_string(enum abci_setting_id id);
 int64_t abci_setting_int(enum abci_setting_id id); /* INT, BOOL, BYTES, LEVEL */
 double abci_setting_real(enum abci_setting_id id);
 bool abci_setting_is_set(enum abci_setting_id id); /* given by the environment */
-/* Hash over all job-scope values, and the n-th job-scope "NAME=value" for comparing; NULL past the end. */
+/* Hash over all job-scope values ("1M" and "1048576" are the same value). */
 uint64_t abci_settings_hash(void);
 const char *abci_settings_job_text(void); /* "A=1\nB=2\n", for naming the difference */
 /* Parse one value as its setting would; for tests, fuzzing and tools. number receives numeric types. */
 int abci_setting_parse(const struct abci_setting *setting, const char *text, double *number, char *why, size_t capacity);
 /* Nearest known setting name to an unknown one, or NULL. */
 const char *abci_setting_nearest(const char *name);
+/* Value of the environment variable ABCOMM_TEST_<suffix>, or NULL. Test builds only ask; no setting, in no table. */
+const char *abci_setting_test(const char *suffix);
 
-/* ---- memory.c
- * ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- text.c ---- */
+/* Number of insertions, deletions and replacements of one character that turn a into b; texts are compared up to 63 bytes. */
+int abci_text_distance(const char *a, const char *b);
+/* Copy at most capacity - 1 bytes and make every control character a '?', so that foreign text cannot break a line. */
+void abci_text_clean(char *out, size_t capacity, const char *text);
+
+/* ---- memory.c ---- */
 /* Allocation through one door, so that tests can make the n-th fail. Zeroed. NULL sets no error text. */
 void *abci_alloc(size_t bytes);
 void *abci_alloc_aligned(size_t bytes, size_t alignment);
@@ -99,6 +121,9 @@ char *abci_strdup(const char *text);
  */
 #ifdef ABCI_FAULTS
 bool abci_fault(const char *site);
+/* The same from inside a test program: count from 0 again and fail pass n (0: none); and the passes counted so far. */
+void abci_fault_arm(uint64_t n);
+uint64_t abci_fault_passes(void);
 #else
 static inline bool abci_fault(const char *site)
 {
@@ -107,11 +132,14 @@ static inline bool abci_fault(const char *site)
 }
 #endif
 
-/* ---- cpu.c
- * --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- cpu.c ---- */
 /* CPUs this process may really use: affinity mask and cgroup quota, at least 1. Cheap after the first call; refresh re-reads. */
 double abci_cpu_available(void);
 void abci_cpu_refresh(void);
+/* Parts of the above: CPUs of the affinity mask; CPUs that the cgroups below `root` ("" or a folder of fake files) grant, 0: no
+ * limit. */
+int abci_cpu_affinity(void);
+double abci_cpu_quota(const char *root);
 
 /* Seconds of the monotonic clock. */
 static inline double abci_now(void)
