@@ -97,6 +97,8 @@ struct abci_plan {
 };
 
 void abci_plan_free(struct abci_plan *plan);
+/* Fill sources and readers from the steps (builder and parser do; they must be empty). */
+int abci_plan_index(struct abci_plan *plan);
 
 /* ---- Builder: what an algorithm file sees
  * ---------------------------------------------------------------------------------------- */

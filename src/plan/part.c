@@ -1,0 +1,112 @@
+/*
+ * part.c - stage 3: blocks to bytes. Below it nothing knows ranks' blocks, above it nothing knows bytes. Pure functions on values:
+ * any thread, no memory, a handful of divisions each.
+ */
+#include "plan/part.h"
+
+#include "base/base.h"
+
+/* Start of piece i when n units are dealt to `pieces` owners; the first n % pieces owners get one more. Cannot overflow. */
+static uint64_t deal(uint64_t n, uint64_t pieces, uint64_t i)
+{
+    uint64_t more = n % pieces;
+    return i * (n / pieces) + (i < more ? i : more);
+}
+
+static uint64_t line_elements(uint32_t element)
+{
+    return element > 0 && element < ABCI_LINE ? ABCI_LINE / element : 1;
+}
+
+/* Whole lines that hold n bytes, in bytes. */
+static uint64_t round_line(uint64_t n)
+{
+    return (n + (ABCI_LINE - 1)) / ABCI_LINE * ABCI_LINE;
+}
+
+enum abci_width abci_part_width(abc_collective coll, int buffer)
+{
+    if (coll == ABC_REDUCE_SCATTER)
+        return buffer == ABCI_OUT ? ABCI_SINGLE : ABCI_WIDE;
+    if (coll == ABC_ALLGATHER)
+        return buffer == ABCI_IN ? ABCI_SINGLE : ABCI_WIDE;
+    return ABCI_NARROW;
+}
+
+/* Element of the chunk at which narrow block `block` begins. Lines are dealt while every owner gets one, else elements. */
+static uint64_t narrow_start(const struct abci_shape *shape, uint64_t block)
+{
+    uint64_t per_line = line_elements(shape->element);
+    uint64_t lines = shape->length / per_line + (shape->length % per_line != 0);
+    if (lines < shape->nblocks)
+        return deal(shape->length, shape->nblocks, block);
+    uint64_t start = deal(lines, shape->nblocks, block) * per_line;
+    return start < shape->length ? start : shape->length;
+}
+
+struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, int block)
+{
+    struct abci_range range;
+    uint64_t b = (uint64_t)block, size = shape->element;
+    if (abci_part_width(shape->collective, buffer) == ABCI_NARROW) {
+        uint64_t start = narrow_start(shape, b);
+        range.user = (shape->first + start) * size;
+        range.area = start * size;
+        range.bytes = (narrow_start(shape, b + 1) - start) * size;
+        return range;
+    }
+    range.bytes = shape->length * size;
+    if (abci_part_width(shape->collective, buffer) == ABCI_SINGLE)
+        b = 0;
+    range.user = (b * shape->count + shape->first) * size;
+    range.area = b * round_line(range.bytes);
+    return range;
+}
+
+bool abci_part_joined(const struct abci_shape *shape, int buffer)
+{
+    if (abci_part_width(shape->collective, buffer) != ABCI_WIDE)
+        return true;
+    return shape->length == shape->count && shape->length * shape->element % ABCI_LINE == 0;
+}
+
+uint64_t abci_part_area(const struct abci_shape *shape, int buffer)
+{
+    uint64_t one = round_line(shape->length * shape->element);
+    return abci_part_width(shape->collective, buffer) == ABCI_WIDE ? shape->nranks * one : one;
+}
+
+/* Elements that are never cut apart, and how many chunks of at most chunk_bytes there are. Chunks are nearly equal: no small rest.
+ */
+static uint64_t chunk_unit(abc_collective coll, int nranks, uint32_t element, uint64_t count, uint64_t chunk_bytes,
+                           uint64_t *chunks)
+{
+    bool wide = coll == ABC_REDUCE_SCATTER || coll == ABC_ALLGATHER;
+    uint64_t all = (uint64_t)(element > 0 ? element : 1) * (wide ? (uint64_t)nranks : 1);
+    uint64_t unit = line_elements(element);
+    uint64_t most = chunk_bytes / all; /* elements of a chunk */
+    if (most < unit)
+        unit = 1;
+    most = most / unit > 0 ? most / unit : 1; /* units */
+    uint64_t units = count / unit + (count % unit != 0);
+    *chunks = units > 0 ? units / most + (units % most != 0) : 1;
+    return unit;
+}
+
+uint64_t abci_part_chunks(abc_collective coll, int nranks, uint32_t element, uint64_t count, uint64_t chunk_bytes)
+{
+    uint64_t chunks;
+    chunk_unit(coll, nranks, element, count, chunk_bytes, &chunks);
+    return chunks;
+}
+
+void abci_part_chunk(struct abci_shape *shape, uint64_t chunk_bytes, uint64_t n)
+{
+    uint64_t chunks;
+    uint64_t unit = chunk_unit(shape->collective, (int)shape->nranks, shape->element, shape->count, chunk_bytes, &chunks);
+    uint64_t units = shape->count / unit + (shape->count % unit != 0);
+    uint64_t first = deal(units, chunks, n) * unit;
+    uint64_t end = deal(units, chunks, n + 1) * unit;
+    shape->first = first;
+    shape->length = (end < shape->count ? end : shape->count) - first;
+}
