@@ -42,7 +42,8 @@ enum abci_buffer { ABCI_IN = 0, ABCI_OUT = 1, ABCI_TMP = 2, ABCI_NONE = 255 };
 
 enum abci_step_flags {
     ABCI_FINAL = 1, /* REDUCE: completes the reduction over all ranks (avg divides here; bf16 rounds here) */
-    ABCI_STAGE = 2, /* REDUCE, FETCH, COPY: `dst` is published next, so the result also goes where peers read it (saves a copy) */
+    ABCI_STAGE = 2, /* REDUCE, FETCH, COPY: `dst` is published next, so the result also goes where peers read it (saves a copy); a
+ COPY of a block onto itself (in place) still has to stage it */
     ABCI_STAGED = 4 /* PUBLISH: an ABCI_STAGE step has put the bytes there already */
 };
 
