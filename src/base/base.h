@@ -104,7 +104,7 @@ const char *abci_setting_nearest(const char *name);
 const char *abci_setting_test(const char *suffix);
 
 /* ---- text.c ---- */
-/* Number of insertions, deletions and replacements of one character that turn a into b; texts are compared up to 63 bytes. */
+/* Number of slips (a character too many, missing, wrong, or two swapped) between a and b; only the first 63 bytes count. */
 int abci_text_distance(const char *a, const char *b);
 /* Copy at most capacity - 1 bytes and make every control character a '?', so that foreign text cannot break a line. */
 void abci_text_clean(char *out, size_t capacity, const char *text);
