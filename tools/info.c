@@ -132,10 +132,10 @@ static json_t *collect_limits(void)
     json_t *limits = json_object();
 #ifdef HAVE_ALGO
     json_object_set_new(limits, "ranks", json_integer(ABCI_MAX_RANKS));
-    json_object_set_new(limits, "plan steps of a rank", json_integer(ABCI_MAX_STEPS));
+    json_object_set_new(limits, "plan_steps", json_integer(ABCI_MAX_STEPS));
 #endif
-    json_object_set_new(limits, "user operations", json_integer(ABC_OP_LIMIT - ABC_OP_USER));
-    json_object_set_new(limits, "open files", json_integer(files.rlim_cur > INT32_MAX ? INT32_MAX : (json_int_t)files.rlim_cur));
+    json_object_set_new(limits, "user_operations", json_integer(ABC_OP_LIMIT - ABC_OP_USER));
+    json_object_set_new(limits, "open_files", json_integer(files.rlim_cur > INT32_MAX ? INT32_MAX : (json_int_t)files.rlim_cur));
     return limits;
 }
 
@@ -160,8 +160,9 @@ static json_t *collect(void)
     json_object_set_new(all, "kernel", json_string(kernel.release));
     json_object_set_new(all, "machine", json_string(kernel.machine));
     json_object_set_new(all, "cpus", json_real(abci_cpu_available()));
-    json_object_set_new(all, "cpus in affinity mask", json_integer(abci_cpu_affinity()));
-    json_object_set_new(all, "cpus by cgroup quota", json_real(abci_cpu_quota("")));
+    json_object_set_new(all, "cpus_affinity", json_integer(abci_cpu_affinity()));
+    double quota = abci_cpu_quota("");
+    json_object_set_new(all, "cpus_quota", quota > 0 ? json_real(quota) : json_null());
 #ifdef HAVE_REDUCE
     json_object_set_new(all, "kernels", json_string(abci_reduce_family()));
 #endif
@@ -174,24 +175,31 @@ static json_t *collect(void)
     return all;
 }
 
-static void print_scalar(const char *name, const json_t *value)
+/* Labels are the names of the JSON, with spaces. */
+static void print_label(const char *before, const char *name)
 {
-    if (json_is_string(value))
-        printf("%-22s  %s\n", name, json_string_value(value));
-    else if (json_is_integer(value))
-        printf("%-22s  %lld\n", name, (long long)json_integer_value(value));
-    else if (json_is_real(value) && json_real_value(value) == 0)
-        printf("%-22s  no limit\n", name);
-    else
-        printf("%-22s  %.3g\n", name, json_real_value(value));
+    char label[64];
+    snprintf(label, sizeof label, "%s%s", before, name);
+    for (char *c = label; *c; c++)
+        if (*c == '_' && strcmp(name, "process_vm_readv") != 0)
+            *c = ' ';
+    printf("%-20s  ", label);
 }
 
-static void print_list(const char *name, const json_t *list)
+static void print_value(const json_t *value)
 {
-    size_t i;
-    json_t *item;
-    printf("%-20s", name);
-    json_array_foreach(list, i, item) printf("%s%s", i == 0 ? "  " : " ", json_string_value(item));
+    if (json_is_string(value))
+        printf("%s\n", json_string_value(value));
+    else if (json_is_null(value))
+        printf("no limit\n");
+    else
+        printf("%.6g\n", json_number_value(value));
+}
+
+static void print_list(const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        printf("%s%s", i == 0 ? "" : " ", json_string_value(json_array_get(list, i)));
     printf("\n");
 }
 
@@ -201,21 +209,24 @@ static void print_text(json_t *all)
     json_t *value;
     json_object_foreach(all, name, value)
     {
+        if (json_is_object(value))
+            continue;
+        print_label("", name);
         if (json_is_array(value))
-            print_list(name, value);
-        else if (!json_is_object(value))
-            print_scalar(name, value);
+            print_list(value);
+        else
+            print_value(value);
     }
     json_object_foreach(json_object_get(all, "limits"), name, value)
     {
-        char label[64];
-        snprintf(label, sizeof label, "at most, %s", name);
-        print_scalar(label, value);
+        print_label("max ", name);
+        print_value(value);
     }
     json_object_foreach(json_object_get(all, "paths"), name, value)
     {
         const char *why = json_string_value(json_object_get(value, "why"));
-        printf("%-22s  %-12s  %s%s%s\n", name, why[0] ? "not usable" : "usable", json_string_value(json_object_get(value, "use")),
+        print_label("", name);
+        printf("%-10s  %s%s%s\n", why[0] ? "not usable" : "usable", json_string_value(json_object_get(value, "use")),
                why[0] ? ": " : "", why);
     }
 }

@@ -60,7 +60,7 @@ int tool_misuse(const char *name, const char *format, ...)
 
 static int unknown_command(const char *name)
 {
-    /* Half of the letters may be wrong, and up to two. */
+    /* Up to two slips, but not more than half of a short name. */
     int best = 3, limit = (int)strnlen(name, 64) / 2;
     const char *nearest = NULL;
     for (size_t i = 0; i < TOOLS; i++) {
