@@ -16,10 +16,8 @@ static void check_value(const struct abci_setting *setting, const char *value)
     double number = -12345;
     memset(why, 'x', sizeof why);
     int status = abci_setting_parse(setting, value, &number, why, sizeof why);
-    if (!memchr(why, 0, sizeof why))
-        abort();
     if (status != ABC_OK) {
-        if (why[0] == 0 || number != -12345)
+        if (!memchr(why, 0, sizeof why) || why[0] == 0 || number != -12345)
             abort();
         return;
     }
