@@ -1,0 +1,250 @@
+/*
+ * kernel.h - stage 5: the one body of all vector kernels. A family file defines the few things that differ, then includes this:
+ *   FAMILY        its name                      TARGET   the function attribute that allows its instructions, or nothing
+ *   VBYTES        bytes of a vector             V_MIN_F32(a, b), V_MIN_F64(a, b): b unless a < b, on float vectors
+ *   V_STREAM(to, v), V_STREAM_HALF(to, v): store a whole, half a vector past the cache, at an aligned address; V_FENCE()
+ * Everything else is vector arithmetic of the compiler (GCC and clang), force-inlined with constant type, op and operand count, so
+ * that each kernel is one straight loop. Meaning of the elements: element.h; the same bits. No state; any thread.
+ *
+ * Cost: memory traffic. Blocks of UNITS vectors are read from every operand before they are written, which makes an exact alias of
+ * dst and an operand correct and keeps the accumulators in registers whatever the number of operands.
+ */
+#include "reduce/family.h"
+
+#define V_INLINE static inline __attribute__((always_inline)) TARGET
+#define GLUE2(a, b) a##_##b
+#define GLUE1(a, b) GLUE2(a, b)
+#define UNITS 4 /* vectors of a block: enough to hide the latency of an addition */
+#ifndef LEAD
+#define LEAD 1024 /* bytes that prefetching runs ahead of reading; 0: none */
+#endif
+#define FAR_LEAST 32768  /* bytes of an operand below which it is likely in the first-level cache */
+#define STREAM_LEAST 512 /* bytes below which streaming stores are not worth peeling to a line */
+
+typedef uint32_t vec __attribute__((vector_size(VBYTES)));
+typedef float vec_f32 __attribute__((vector_size(VBYTES)));
+typedef double vec_f64 __attribute__((vector_size(VBYTES)));
+typedef int32_t vec_i32 __attribute__((vector_size(VBYTES)));
+typedef uint64_t vec_u64 __attribute__((vector_size(VBYTES)));
+typedef int64_t vec_i64 __attribute__((vector_size(VBYTES)));
+typedef double vec_wide __attribute__((vector_size(2 * VBYTES)));
+typedef uint16_t vec_half __attribute__((vector_size(VBYTES / 2)));
+/* The same in memory: any address, any declared type. */
+typedef uint32_t vec_at __attribute__((vector_size(VBYTES), aligned(1), may_alias));
+typedef uint16_t vec_half_at __attribute__((vector_size(VBYTES / 2), aligned(1), may_alias));
+
+#define V_LANES(type) (VBYTES / ((type) == ABC_F64 ? 8 : 4))
+#define SPLAT(type, x) ((type){0} + (x))
+
+V_INLINE vec v_flip(abc_type type, vec v)
+{
+    if (type == ABC_I32)
+        return ~v;
+    if (type == ABC_F64)
+        return (vec)((vec_u64)v ^ SPLAT(vec_u64, UINT64_C(1) << 63));
+    return v ^ SPLAT(vec, UINT32_C(1) << 31);
+}
+
+V_INLINE vec v_enter(abc_type type, enum abci_kernel_op op, const char *from)
+{
+    vec v;
+    if (type == ABC_BF16)
+        v = __builtin_convertvector(*(const vec_half_at *)from, vec) << 16;
+    else
+        v = *(const vec_at *)from;
+    return op == ABCI_KERNEL_MAX ? v_flip(type, v) : v;
+}
+
+V_INLINE vec v_fold(abc_type type, enum abci_kernel_op op, vec a, vec b)
+{
+    if (op == ABCI_KERNEL_MIN || op == ABCI_KERNEL_MAX) {
+        if (type == ABC_I32) {
+            vec below = (vec)((vec_i32)a < (vec_i32)b);
+            return (a & below) | (b & ~below);
+        }
+        if (type == ABC_F64)
+            return (vec)V_MIN_F64((vec_f64)a, (vec_f64)b) | (vec)V_MIN_F64((vec_f64)b, (vec_f64)a);
+        return (vec)V_MIN_F32((vec_f32)a, (vec_f32)b) | (vec)V_MIN_F32((vec_f32)b, (vec_f32)a);
+    }
+    if (type == ABC_I32)
+        return a + b;
+    if (type == ABC_F64)
+        return (vec)((vec_f64)a + (vec_f64)b);
+    return (vec)((vec_f32)a + (vec_f32)b);
+}
+
+V_INLINE vec v_finish(abc_type type, enum abci_kernel_op op, vec v, int nranks)
+{
+    if (op == ABCI_KERNEL_MAX)
+        return v_flip(type, v);
+    if (op != ABCI_KERNEL_AVG)
+        return v;
+    if (type == ABC_I32) /* exact: a quotient of 32-bit integers is never so near to the next integer that double rounds up to it */
+        return (vec) __builtin_convertvector(__builtin_convertvector((vec_i32)v, vec_wide) / (double)nranks, vec_i32);
+    if (type == ABC_F64)
+        return (vec)((vec_f64)v / (double)nranks);
+    return (vec)((vec_f32)v / (float)nranks);
+}
+
+/* Lane by lane what abci_bf16_round does. Compared as signed integers: the sign bit is masked away. */
+V_INLINE vec_half v_bf16_round(vec v)
+{
+    vec nan = (vec)((vec_i32)(v & 0x7fffffffu) > SPLAT(vec_i32, 0x7f800000));
+    vec quiet = (v >> 16) | ABCI_BF16_QUIET;
+    vec rounded = (v + 0x7fffu + ((v >> 16) & 1u)) >> 16;
+    return __builtin_convertvector((quiet & nan) | (rounded & ~nan), vec_half);
+}
+
+V_INLINE void v_store(abc_type type, bool stream, char *to, char *to2, vec v)
+{
+    if (type == ABC_BF16) {
+        vec_half half = v_bf16_round(v);
+        if (stream)
+            V_STREAM_HALF(to, half);
+        else
+            *(vec_half_at *)to = half;
+        if (to2)
+            *(vec_half_at *)to2 = half;
+        return;
+    }
+    if (stream)
+        V_STREAM(to, v);
+    else
+        *(vec_at *)to = v;
+    if (to2)
+        *(vec_at *)to2 = v;
+}
+
+/* Fold `units` vectors at byte `at` of every operand into sum. */
+V_INLINE void v_read(abc_type type, enum abci_kernel_op op, int units, vec *sum, const void *const *src, int nsrc, size_t at,
+                     int nranks)
+{
+    const size_t step = type == ABC_BF16 ? VBYTES / 2 : VBYTES;
+    for (int u = 0; u < units; u++)
+        sum[u] = v_enter(type, op, (const char *)src[0] + at + (size_t)u * step);
+    for (int k = 1; k < nsrc; k++)
+        for (int u = 0; u < units; u++)
+            sum[u] = v_fold(type, op, sum[u], v_enter(type, op, (const char *)src[k] + at + (size_t)u * step));
+    for (int u = 0; u < units; u++)
+        sum[u] = v_finish(type, op, sum[u], nranks);
+}
+
+/* Ask for the lines that a block will read LEAD bytes later. They may have to come from the cache of the core that wrote them. */
+V_INLINE void v_fetch_ahead(size_t bytes, const void *const *src, int nsrc, size_t at)
+{
+    for (int k = 0; k < nsrc; k++)
+        for (size_t line = 0; line < bytes; line += 64)
+            __builtin_prefetch((const char *)src[k] + at + LEAD + line, 0, 3);
+}
+
+/* All whole vectors of elements [i, n). */
+V_INLINE void v_span(abc_type type, enum abci_kernel_op op, bool stream, char *dst, char *dst2, const void *const *src, int nsrc,
+                     uint64_t i, uint64_t n, int nranks)
+{
+    const size_t step = type == ABC_BF16 ? VBYTES / 2 : VBYTES, end = n * abci_element_size(type);
+    size_t at = i * abci_element_size(type);
+    vec sum[UNITS];
+    for (; end - at >= UNITS * step; at += UNITS * step) {
+        if (LEAD > 0 && end >= FAR_LEAST && end - at >= LEAD + UNITS * step)
+            v_fetch_ahead(UNITS * step, src, nsrc, at);
+        v_read(type, op, UNITS, sum, src, nsrc, at, nranks);
+        for (int u = 0; u < UNITS; u++)
+            v_store(type, stream, dst + at + (size_t)u * step, dst2 ? dst2 + at + (size_t)u * step : NULL, sum[u]);
+    }
+    for (; end - at >= step; at += step) {
+        v_read(type, op, 1, sum, src, nsrc, at, nranks);
+        v_store(type, stream, dst + at, dst2 ? dst2 + at : NULL, sum[0]);
+    }
+}
+
+/*
+ * A reduction of one vector or more. `fixed` > 0 is the constant number of operands. What is left over after the last whole vector
+ * is done by a vector that ends at the last element: computed before anything is written, since dst may be an operand, and stored
+ * at the end, where it writes some elements a second time with the values that they have.
+ */
+V_INLINE void v_large(abc_type type, enum abci_kernel_op op, int fixed, char *dst, char *dst2, const void *const *src, int nsrc,
+                      uint64_t n, int nranks, enum abci_store store)
+{
+    const size_t size = abci_element_size(type);
+    const void *own[8];
+    if (fixed > 0) { /* a copy that no store can change, so that the pointers need not be read again */
+        for (int k = 0; k < fixed; k++)
+            own[k] = src[k];
+        src = own;
+        nsrc = fixed;
+    }
+    size_t last = n * size - (type == ABC_BF16 ? VBYTES / 2 : VBYTES);
+    vec rest;
+    v_read(type, op, 1, &rest, src, nsrc, last, nranks);
+    uint64_t i = 0;
+    bool stream = store == ABCI_STORE_STREAM && n * size >= STREAM_LEAST && (uintptr_t)dst % size == 0;
+    if (stream) { /* whole lines only: a line streamed in two parts costs two trips to memory */
+        i = (-(uintptr_t)dst % 64) / size;
+        abci_family_scalar.kernel[type][op][ABCI_CLASS_ANY](dst, dst2, src, nsrc, i, nranks, ABCI_STORE_PLAIN);
+    }
+    v_span(type, op, stream, dst, dst2, src, nsrc, i, n, nranks);
+    v_store(type, false, dst + last, dst2 ? dst2 + last : NULL, rest);
+    if (stream)
+        V_FENCE();
+}
+
+/* Streams, or has two destinations: a sum of one operand. Else it is memcpy's. */
+TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, size_t bytes, enum abci_store store)
+{
+    bool stream = store == ABCI_STORE_STREAM && bytes >= STREAM_LEAST;
+    if ((!stream && !dst2) || bytes < VBYTES) {
+        abci_family_scalar.copy(dst, dst2, src, bytes, ABCI_STORE_PLAIN);
+        return;
+    }
+    size_t head = stream ? -(uintptr_t)dst % 64 : 0;
+    size_t last = bytes - VBYTES;
+    vec rest = *(const vec_at *)(src + last);
+    abci_family_scalar.copy(dst, dst2, src, head, ABCI_STORE_PLAIN);
+    const void *from = src + head;
+    v_span(ABC_I32, ABCI_KERNEL_SUM, stream, dst + head, dst2 ? dst2 + head : NULL, &from, 1, 0, (bytes - head) / 4, 1);
+    v_store(ABC_I32, false, dst + last, dst2 ? dst2 + last : NULL, rest);
+    if (stream)
+        V_FENCE();
+}
+
+/*
+ * Two functions for each (type, op, class): the entry deals with less than a vector on the spot, without the prologue that the
+ * other needs. A few bytes are the common case of loss values and flags.
+ */
+#define DEFINE_CLASS(TYPE, OP, CLASS, FIXED)                                                                                       \
+    TARGET static __attribute__((noinline)) void GLUE1(FAMILY, TYPE##_##OP##_##CLASS##_large)(                                     \
+        char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n, int nranks, enum abci_store store)                    \
+    {                                                                                                                              \
+        v_large(ABC_##TYPE, ABCI_KERNEL_##OP, FIXED, dst, dst2, src, nsrc, n, nranks, store);                                      \
+    }                                                                                                                              \
+    static void GLUE1(FAMILY, TYPE##_##OP##_##CLASS)(char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n,          \
+                                                     int nranks, enum abci_store store)                                            \
+    {                                                                                                                              \
+        if (n >= V_LANES(ABC_##TYPE))                                                                                              \
+            GLUE1(FAMILY, TYPE##_##OP##_##CLASS##_large)(dst, dst2, src, nsrc, n, nranks, store);                                  \
+        else                                                                                                                       \
+            abci_element_loop(ABC_##TYPE, ABCI_KERNEL_##OP, nranks, dst, dst2, src, FIXED > 0 ? FIXED : nsrc, 0, n);               \
+    }
+#define DEFINE_SUM(TYPE, OP)                                                                                                       \
+    DEFINE_CLASS(TYPE, OP, ANY, 0)                                                                                                 \
+    DEFINE_CLASS(TYPE, OP, 2, 2)                                                                                                   \
+    DEFINE_CLASS(TYPE, OP, 3, 3)                                                                                                   \
+    DEFINE_CLASS(TYPE, OP, 4, 4)                                                                                                   \
+    DEFINE_CLASS(TYPE, OP, 8, 8)
+#define DEFINE_MIN(TYPE, OP) DEFINE_CLASS(TYPE, OP, ANY, 0)
+#define NAME(TYPE, OP, CLASS) GLUE1(FAMILY, TYPE##_##OP##_##CLASS)
+#define ROW_SUM(TYPE, OP)                                                                                                          \
+    [ABC_##TYPE][ABCI_KERNEL_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, 2), NAME(TYPE, OP, 3), NAME(TYPE, OP, 4),                \
+                                      NAME(TYPE, OP, 8)},
+#define ROW_MIN(TYPE, OP)                                                                                                          \
+    [ABC_##TYPE][ABCI_KERNEL_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY),          \
+                                      NAME(TYPE, OP, ANY)},
+
+/* Sums and averages carry the training traffic and get all classes; minimum and maximum share one. */
+ABCI_SUM_MAP(DEFINE_SUM)
+ABCI_MIN_MAP(DEFINE_MIN)
+
+#define QUOTE2(x) #x
+#define QUOTE1(x) QUOTE2(x)
+const struct abci_family GLUE1(abci_family, FAMILY) = {
+    .name = QUOTE1(FAMILY), .kernel = {ABCI_SUM_MAP(ROW_SUM) ABCI_MIN_MAP(ROW_MIN)}, .copy = GLUE1(FAMILY, copy)};

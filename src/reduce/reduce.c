@@ -1,0 +1,139 @@
+/*
+ * reduce.c - stage 5: the entry to all reductions and copies: chooses the kernel family once per process, then one table look-up
+ * per call. User-defined operations are folded here in small blocks. Neighbours: plan/run.c calls it, family.h lists the kernels.
+ * State: the chosen family, one atomic pointer. Any thread. Cost of the entry: about 1 ns.
+ */
+#include <stdatomic.h>
+
+#include "base/base.h"
+#include "reduce/family.h"
+
+#define USER_BLOCK 4096 /* bytes a user's function gets at once: operand and accumulator stay in the first-level cache */
+
+static const struct abci_family *_Atomic chosen;
+
+static bool has_avx2(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2");
+#else
+    return false;
+#endif
+}
+
+static bool has_avx512(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
+/* The family of a name ("auto": the best), NULL when unknown or not for this CPU. */
+static const struct abci_family *find(const char *name)
+{
+    bool best = strcmp(name, "auto") == 0;
+#if defined(__x86_64__)
+    if ((best || strcmp(name, "avx512") == 0) && has_avx512())
+        return &abci_family_avx512;
+    if ((best || strcmp(name, "avx2") == 0) && has_avx2())
+        return &abci_family_avx2;
+#endif
+    if (best || strcmp(name, "generic") == 0)
+        return &abci_family_generic;
+    return strcmp(name, "scalar") == 0 ? &abci_family_scalar : NULL;
+}
+
+/* First use: by ABCOMM_SIMD. A setting that does not parse is reported by whoever creates the communicator, not here. */
+static __attribute__((noinline, cold)) const struct abci_family *choose(void)
+{
+    abci_settings_load();
+    const char *wish = abci_setting_string(ABCI_SET_SIMD);
+    const struct abci_family *family = find(wish && wish[0] ? wish : "auto");
+    if (!family) {
+        family = find("auto");
+        bool known = strcmp(wish, "avx2") == 0 || strcmp(wish, "avx512") == 0;
+        ABCI_LOG(ABCI_LOG_WARN, "reduce", -1, "ABCOMM_SIMD=%s %s; using %s (allowed: auto, scalar, generic, avx2, avx512)", wish,
+                 known ? "is not available on this CPU" : "is not a kernel family", family->name);
+    }
+    /* Two first calls at once choose the same, unless a test selects in between: then its choice stays. */
+    const struct abci_family *none = NULL;
+    return atomic_compare_exchange_strong(&chosen, &none, family) ? family : none;
+}
+
+/* Relaxed is enough: the tables are constant data. */
+static inline const struct abci_family *family_now(void)
+{
+    const struct abci_family *family = atomic_load_explicit(&chosen, memory_order_relaxed);
+    return ABCI_LIKELY(family != NULL) ? family : choose();
+}
+
+const char *abci_reduce_family(void)
+{
+    return family_now()->name;
+}
+
+int abci_reduce_select(const char *name)
+{
+    const struct abci_family *family = find(name);
+    if (!family)
+        return -1;
+    atomic_store(&chosen, family);
+    return 0;
+}
+
+/* An operand as the user's function may read it: aligned to its element, copied when it is not. */
+static const void *aligned_operand(const char *from, size_t bytes, size_t size, char *room)
+{
+    if ((uintptr_t)from % size == 0)
+        return from;
+    memcpy(room, from, bytes);
+    return room;
+}
+
+/*
+ * The user's function folds from the last operand down, because its `in` stands for the lower ranks. It works on a block of our
+ * own: it never sees memory that is both operand and result.
+ */
+static void reduce_user(const struct abci_reduction *r, char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n)
+{
+    _Alignas(64) char block[USER_BLOCK];
+    _Alignas(64) char room[USER_BLOCK];
+    const size_t size = abci_element_size(r->type);
+    const uint64_t most = USER_BLOCK / size;
+    for (uint64_t i = 0; i < n; i += most) {
+        uint64_t count = n - i < most ? n - i : most;
+        size_t at = (size_t)(i * size), bytes = (size_t)(count * size);
+        memcpy(block, (const char *)src[nsrc - 1] + at, bytes);
+        for (int k = nsrc - 2; k >= 0; k--) {
+            const void *in = aligned_operand((const char *)src[k] + at, bytes, size, room);
+            r->user->fn(in, block, count, r->type, r->user->context);
+        }
+        memcpy(dst + at, block, bytes);
+        if (dst2)
+            memcpy(dst2 + at, block, bytes);
+    }
+}
+
+void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc, uint64_t n)
+{
+    static const uint8_t class_of[9] = {[2] = ABCI_CLASS_2, [3] = ABCI_CLASS_3, [4] = ABCI_CLASS_4, [8] = ABCI_CLASS_8};
+    if (ABCI_UNLIKELY(r->user != NULL)) {
+        reduce_user(r, dst, dst2, src, nsrc, n);
+        return;
+    }
+    unsigned op = r->op == ABC_AVG && !r->final ? ABCI_KERNEL_SUM : (unsigned)r->op;
+    unsigned class = nsrc <= 8 ? class_of[nsrc] : ABCI_CLASS_ANY;
+    family_now()->kernel[r->type][op][class](dst, dst2, src, nsrc, n, r->nranks, r->store);
+}
+
+void abci_copy(void *dst, void *dst2, const void *src, size_t bytes, enum abci_store store)
+{
+    family_now()->copy(dst, dst2, src, bytes, store);
+}
+
+_Static_assert((int)ABCI_KERNEL_SUM == ABC_SUM && (int)ABCI_KERNEL_MIN == ABC_MIN && (int)ABCI_KERNEL_MAX == ABC_MAX &&
+                   (int)ABCI_KERNEL_AVG == ABC_AVG,
+               "kernels are indexed by the public operation");
