@@ -22,6 +22,14 @@ CASES = [
     ("a crash says nothing", "ERROR", "", "", (0, 1, 0)),
 ]
 
+# (result, stdout, wanted reasons)
+REASONS = [
+    ("SKIP", "start\nskip: no AVX-512\n", ["skip: no AVX-512"]),
+    ("SKIP", "no AVX-512\n", ["no AVX-512"]),
+    ("OK", "[ RUN      ] wide\nno AVX-512\n[  SKIPPED ] wide\n", ["wide: no AVX-512"]),
+    ("OK", "[ RUN      ] a\n[       OK ] a\n[ RUN      ] b\n[  SKIPPED ] b\n", ["b: (it did not say why)"]),
+]
+
 
 def main():
     failed = 0
@@ -30,11 +38,12 @@ def main():
         if got != wanted:
             print(f"FAIL  {what}: wanted {wanted}, got {got}")
             failed += 1
-    reasons = runner.skip_reasons({"name": "x", "result": "SKIP", "stdout": "start\nskip: no AVX-512\n", "stderr": ""})
-    if reasons != ["skip: no AVX-512"]:
-        print(f"FAIL  the reason of a skip: got {reasons}")
-        failed += 1
-    print(f"{len(CASES) + 1 - failed} passed, {failed} failed, 0 skipped")
+    for result, stdout, wanted in REASONS:
+        got = runner.skip_reasons({"name": "x", "result": result, "stdout": stdout, "stderr": ""})
+        if got != wanted:
+            print(f"FAIL  the reason of a skip: wanted {wanted}, got {got}")
+            failed += 1
+    print(f"{len(CASES) + len(REASONS) - failed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
 
 

@@ -13,7 +13,7 @@ import sys
 
 TOTAL = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 CMOCKA = re.compile(r"^\[  (PASSED |FAILED |SKIPPED)\s*\] (\d+) test\(s\)", re.M)
-CMOCKA_SKIPPED = re.compile(r"^\[  SKIPPED \] (?!\d+ test)(\S+)", re.M)
+CMOCKA_CASE = re.compile(r"^\[ RUN      \] (\S+)\n(.*?)^\[  SKIPPED \] \1$", re.M | re.S)
 SHOWN_LINES = 200
 
 
@@ -90,7 +90,7 @@ def skip_reasons(test):
     said = [line for line in lines if re.match(r"(?i)skip(ped)?\b", line)]
     if test["result"] == "SKIP":
         return said[-1:] or lines[-1:] or ["(it did not say why)"]
-    return said + CMOCKA_SKIPPED.findall(text)
+    return said + [f"{name}: {words.strip() or '(it did not say why)'}" for name, words in CMOCKA_CASE.findall(text)]
 
 
 def show_failure(test):
