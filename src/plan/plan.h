@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <abcomm/abcomm.h>
 
@@ -42,8 +43,9 @@ enum abci_buffer { ABCI_IN = 0, ABCI_OUT = 1, ABCI_TMP = 2, ABCI_NONE = 255 };
 
 enum abci_step_flags {
     ABCI_FINAL = 1, /* REDUCE: completes the reduction over all ranks (avg divides here; bf16 rounds here) */
-    ABCI_STAGE = 2, /* REDUCE, FETCH, COPY: `dst` is published next, so the result also goes where peers read it (saves a copy); a
- COPY of a block onto itself (in place) still has to stage it */
+    /* REDUCE, FETCH, COPY: `dst` is published next, so the result also goes where peers read it (saves a copy). Counts even for a
+     * COPY of a block onto itself, as it happens in place. */
+    ABCI_STAGE = 2,
     ABCI_STAGED = 4 /* PUBLISH: an ABCI_STAGE step has put the bytes there already */
 };
 
@@ -203,9 +205,16 @@ struct abci_price {
 };
 void abci_plan_price(const struct abci_plan_set *set, const struct abci_price_constants *c, struct abci_price *price);
 
+/* Words for a step kind ("publish") and a buffer ("in", "out", "tmp0", "none"); "?" for others. Static strings. */
+const char *abci_kind_name(int kind);
+const char *abci_buffer_name(int buffer);
+
 /* ---- Printing and reading
  * -------------------------------------------------------------------------------------------------------- */
 /* Text for people and JSON for programs; malloc'ed, freed by the caller. NULL on memory exhaustion. */
+/* The parts of the text: a head line, then one rank's steps. */
+void abci_plan_print_head(FILE *out, const struct abci_plan *plan);
+void abci_plan_print(FILE *out, const struct abci_plan *plan);
 char *abci_plan_text(const struct abci_plan_set *set);
 char *abci_plan_json(const struct abci_plan_set *set);
 /* Read back. On error: status and one line in why that names the place. Input is untrusted. */

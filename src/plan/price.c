@@ -1,0 +1,156 @@
+/*
+ * price.c - stage 3: what an operation costs. Walks the same plans as the executor with a clock for each rank, once with no bytes
+ * and once with many: the line through both is the price. Prices rank plans for the selection; they are no promises. Pure; the
+ * same constants give the same bits on every rank, which selection relies on. Cost: linear in the steps.
+ */
+#include "plan/plan.h"
+
+#include <string.h>
+
+#include "base/base.h"
+#include "plan/part.h"
+
+#define PROBE_BYTES (64.0 * 1024 * 1024)
+
+struct walk {
+    const struct abci_plan_set *set;
+    const struct abci_price_constants *c;
+    double block;     /* bytes */
+    double crowding;  /* at least 1 */
+    double **raised;  /* [nranks * ABCI_COUNTERS][value]: when the counter reached it, -1 not yet */
+    uint32_t *values; /* [nranks * ABCI_COUNTERS] length of these lists */
+    double *now;      /* [nranks] */
+    uint32_t *next;   /* [nranks] step */
+};
+
+/* Work of a step on the rank's own CPU, without waiting. Buffers of unknown kind count as staged: most are the caller's own memory.
+ */
+static double work(const struct walk *w, const struct abci_step *step)
+{
+    const struct abci_price_constants *c = w->c;
+    double bytes = w->block * step->src.count, time = c->step;
+    switch (step->kind) {
+    case ABCI_PUBLISH:
+        if (step->src.buffer < ABCI_TMP && !(step->flags & ABCI_STAGED))
+            time += bytes * c->copy;
+        break;
+    case ABCI_FETCH:
+        time += bytes * (c->read > c->copy ? c->read : c->copy);
+        break;
+    case ABCI_REDUCE:
+        time += bytes * (step->npeers * c->read + (step->npeers + (step->own.buffer != ABCI_NONE)) * c->reduce);
+        break;
+    case ABCI_COPY:
+        time += bytes * c->copy;
+        break;
+    default:
+        break;
+    }
+    if (step->flags & ABCI_STAGE)
+        time += 0.5 * bytes * c->copy; /* a second store of what is in registers */
+    return time * w->crowding;
+}
+
+/* When can the step start? False: a peer has not come so far. */
+static bool wait_of(const struct walk *w, int rank, const struct abci_step *step, double *start)
+{
+    const struct abci_plan *plan = w->set->plan[rank];
+    bool yields = w->crowding > 1;
+    *start = w->now[rank];
+    for (uint32_t k = step->peer; step->kind != ABCI_PUBLISH && k < step->peer + step->npeers; k++) {
+        const struct abci_peer *peer = &plan->peers[k];
+        int counter = peer->rank * ABCI_COUNTERS + peer->counter;
+        double at = peer->value < w->values[counter] ? w->raised[counter][peer->value] : -1;
+        if (at < 0)
+            return false;
+        at += w->c->hand_off;
+        *start = at > *start ? at : *start;
+    }
+    if (yields && step->kind != ABCI_PUBLISH && step->npeers > 0)
+        *start += w->c->hand_off; /* the CPU has to be given away and got back */
+    return true;
+}
+
+static bool advance(struct walk *w, int rank)
+{
+    const struct abci_plan *plan = w->set->plan[rank];
+    bool moved = false;
+    for (double start; w->next[rank] < plan->nsteps; w->next[rank]++, moved = true) {
+        const struct abci_step *step = &plan->steps[w->next[rank]];
+        if (!wait_of(w, rank, step, &start))
+            break;
+        w->now[rank] = start + work(w, step);
+        if (step->kind == ABCI_PUBLISH)
+            w->raised[rank * ABCI_COUNTERS + step->counter][step->value] = w->now[rank];
+    }
+    return moved;
+}
+
+/* Seconds until the last rank is done. */
+static double walk(struct walk *w, double bytes)
+{
+    const struct abci_plan *zero = w->set->plan[0];
+    int n = w->set->nranks;
+    bool wide = abci_part_width((abc_collective)zero->collective, ABCI_OUT) == ABCI_WIDE ||
+                abci_part_width((abc_collective)zero->collective, ABCI_IN) == ABCI_WIDE;
+    w->block = wide ? bytes : bytes / zero->nblocks;
+    for (int rank = 0; rank < n; rank++) {
+        w->now[rank] = 0;
+        w->next[rank] = 0;
+        for (int k = 0; k < ABCI_COUNTERS; k++)
+            for (uint32_t v = 0; v < w->values[rank * ABCI_COUNTERS + k]; v++)
+                w->raised[rank * ABCI_COUNTERS + k][v] = -1;
+    }
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int rank = 0; rank < n; rank++)
+            moved |= advance(w, rank);
+    }
+    double end = 0;
+    for (int rank = 0; rank < n; rank++)
+        end = w->now[rank] > end ? w->now[rank] : end;
+    return end;
+}
+
+/* Room for the times of each counter's values. Awaiting one that never comes is the checker's to report: it ends the walk here. */
+static bool open_walk(struct walk *w)
+{
+    size_t n = (size_t)w->set->nranks;
+    w->now = abci_alloc(n * sizeof *w->now);
+    w->next = abci_alloc(n * sizeof *w->next);
+    w->raised = abci_alloc(n * ABCI_COUNTERS * sizeof *w->raised);
+    w->values = abci_alloc(n * ABCI_COUNTERS * sizeof *w->values);
+    if (!w->now || !w->next || !w->raised || !w->values)
+        return false;
+    for (size_t i = 0; i < n * ABCI_COUNTERS; i++) {
+        const struct abci_plan *plan = w->set->plan[i / ABCI_COUNTERS];
+        w->values[i] = 1; /* value 0 is never awaited */
+        for (uint32_t k = 0; k < plan->nsteps; k++)
+            w->values[i] += plan->steps[k].kind == ABCI_PUBLISH && plan->steps[k].counter == i % ABCI_COUNTERS;
+        w->raised[i] = abci_alloc(w->values[i] * sizeof **w->raised);
+        if (!w->raised[i])
+            return false;
+    }
+    return true;
+}
+
+static void close_walk(struct walk *w)
+{
+    for (int i = 0; w->raised && i < w->set->nranks * ABCI_COUNTERS; i++)
+        abci_free(w->raised[i]);
+    abci_free(w->raised);
+    abci_free(w->values);
+    abci_free(w->now);
+    abci_free(w->next);
+}
+
+void abci_plan_price(const struct abci_plan_set *set, const struct abci_price_constants *c, struct abci_price *price)
+{
+    struct walk w = {.set = set, .c = c, .crowding = c->crowding > 1 ? c->crowding : 1};
+    price->fixed = price->per_byte = 1e9; /* out of memory: nobody chooses it */
+    if (open_walk(&w)) {
+        price->fixed = walk(&w, 0);
+        price->per_byte = (walk(&w, PROBE_BYTES) - price->fixed) / PROBE_BYTES;
+    }
+    close_walk(&w);
+}
