@@ -115,15 +115,11 @@ static int report(int nranks, const struct result *parallel, const struct result
     print_row(name, nranks, parallel, alone->seconds);
     snprintf(name, sizeof(name), "one process, %d sub-batch%s", nranks, nranks == 1 ? "" : "es");
     print_row(name, 1, proof, alone->seconds);
-    printf("\ncommunication: the share of time in allreduce calls, waiting for slower ranks included; %d ranks on %ld CPUs.\n",
-           nranks, sysconf(_SC_NPROCESSORS_ONLN));
-    int failed = 0;
-    if (parallel->hash != proof->hash) {
-        printf("FAILED: the weights differ from those of one process that adds the same %d gradients in rank order.\n", nranks);
-        failed = 1;
-    } else {
-        printf("proof: the weights are bit for bit those of one process that adds the same %d gradients in rank order.\n", nranks);
-    }
+    printf("\ncommunication: the share of time in allreduce calls, waiting for slower ranks included. CPUs: %ld.\n",
+           sysconf(_SC_NPROCESSORS_ONLN));
+    int failed = parallel->hash != proof->hash;
+    printf("%s those of one process that computes the same %d sub-batch%s and adds their gradients in rank order.\n",
+           failed ? "FAILED: the weights differ from" : "proof: the weights are bit for bit", nranks, nranks == 1 ? "" : "es");
     if (fabs(accuracy(parallel) - accuracy(alone)) > SAME_ACCURACY) {
         printf("FAILED: the accuracy differs from that of one process.\n");
         failed = 1;
