@@ -46,6 +46,11 @@ struct abci_launch {
 };
 /* ABC_ERR_ENVIRONMENT with a text that names the missing or contradicting variables. */
 int abci_launch_detect(struct abci_launch *launch);
+/*
+ * The job key alone, for a caller that names rank and address itself: from ABCOMM_KEY_FD or ABCOMM_KEY_FILE; *have_key is 0 when
+ * neither is set.
+ */
+int abci_launch_key(int *have_key, unsigned char key[ABCI_KEY_BYTES]);
 /* Turn key material of any length >= 16 into ABCI_KEY_BYTES. */
 int abci_key_derive(const void *material, size_t length, unsigned char key[ABCI_KEY_BYTES]);
 
