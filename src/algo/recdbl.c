@@ -98,18 +98,24 @@ static void show(struct abci_builder *b, const struct fold *f, int from, struct 
         abci_b_reader(b, b->rank + 1);
 }
 
-/* A folded rank gives its block and gets all the others at the end. */
+/* Blocks that an active place gets in round j: those of its partner's group. */
+static struct abci_ref gathered(const struct fold *f, int id, int j)
+{
+    int group = (id ^ (1 << j)) >> j << j, first = rank_of(f, group);
+    return abci_ref(ABCI_OUT, first, rank_of(f, group + (1 << j)) - first);
+}
+
+/* A folded rank gives its block and gets all the others as its host gathers them. */
 static void build_allgather_folded(struct abci_builder *b, const struct fold *f)
 {
-    int me = b->rank, after = b->nranks - me - 1;
+    int me = b->rank, host = me - 1;
     int shown = abci_b_publish(b, 0, abci_ref(ABCI_IN, me, 1));
-    abci_b_reader(b, me - 1);
+    abci_b_reader(b, host);
     abci_b_copy(b, abci_ref(ABCI_IN, me, 1), abci_ref(ABCI_OUT, me, 1));
-    abci_b_after(b, shown, -1);
-    abci_b_fetch(b, me - 1, 0, f->rounds + 1, abci_ref(ABCI_OUT, 0, me), abci_ref(ABCI_OUT, 0, me));
-    if (after > 0) {
+    for (int j = -1; j < f->rounds; j++) {
+        struct abci_ref blocks = j < 0 ? abci_ref(ABCI_OUT, host, 1) : gathered(f, host / 2, j);
         abci_b_after(b, shown, -1);
-        abci_b_fetch(b, me - 1, 0, f->rounds + 1, abci_ref(ABCI_OUT, me + 1, after), abci_ref(ABCI_OUT, me + 1, after));
+        abci_b_fetch(b, host, 0, j + 2, blocks, blocks);
     }
 }
 
@@ -130,11 +136,9 @@ static void build_allgather(struct abci_builder *b)
     }
     show(b, &f, 0, abci_ref(ABCI_OUT, me, f.host ? 2 : 1));
     for (int j = 0; j < f.rounds; j++) {
-        int other = f.id ^ (1 << j), group = other >> j << j;
-        int first = rank_of(&f, group), count = rank_of(&f, group + (1 << j)) - first;
-        struct abci_ref blocks = abci_ref(ABCI_OUT, first, count);
+        struct abci_ref blocks = gathered(&f, f.id, j);
         abci_b_flags(b, j < f.rounds - 1 || f.host ? ABCI_STAGE : 0);
-        abci_b_fetch(b, rank_of(&f, other), 0, j + 1, blocks, blocks);
+        abci_b_fetch(b, rank_of(&f, f.id ^ (1 << j)), 0, j + 1, blocks, blocks);
         show(b, &f, j + 1, blocks);
     }
 }

@@ -24,13 +24,14 @@ static int scatter_phase(struct abci_builder *b, int partial, bool publish_resul
     for (int s = 1; s < p; s++) {
         int block = wrap(b, b->rank - 1 - s);
         bool last = s == p - 1, show = !last || publish_result;
-        abci_b_flags(b, (last ? ABCI_FINAL : 0) | (show ? ABCI_STAGE : 0));
+        bool stage = show && partial == ABCI_OUT; /* temporaries are read where they are */
+        abci_b_flags(b, (last ? ABCI_FINAL : 0) | (stage ? ABCI_STAGE : 0));
         abci_b_reduce(b, abci_ref(s == 1 ? ABCI_IN : partial, block, 1), abci_ref(last ? ABCI_OUT : partial, block, 1));
         abci_b_operand(b, left, 0, s);
         abci_b_own(b, abci_ref(ABCI_IN, block, 1));
         if (!show)
             continue;
-        abci_b_flags(b, ABCI_STAGED);
+        abci_b_flags(b, stage ? ABCI_STAGED : 0);
         shown = abci_b_publish(b, 0, abci_ref(last ? ABCI_OUT : partial, block, 1));
         abci_b_reader(b, right);
     }

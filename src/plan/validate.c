@@ -155,6 +155,8 @@ static bool valid_step(const struct validator *v, const struct abci_step *step, 
         return refuse(v, "kind %d is not run by this version", step->kind);
     if (step->flags & ~allowed)
         return refuse(v, "flags %d do not fit its kind", step->flags);
+    if ((step->flags & ABCI_STAGED && step->src.buffer != ABCI_OUT) || (step->flags & ABCI_STAGE && step->dst.buffer != ABCI_OUT))
+        return refuse(v, "only out can be staged by a step: temporaries are read where they are, and nobody writes in");
     if (!valid_peers(v, step))
         return false;
     if (step->kind != ABCI_REDUCE && (step->own.buffer != ABCI_NONE || step->own_at != 0))

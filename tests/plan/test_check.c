@@ -31,7 +31,8 @@ static struct abci_check_report prove(const struct abci_algo *algo, int coll, in
         fail_msg("%s %s of %d ranks: %s", algo->name, abc_collective_name((abc_collective)coll), nranks, abci_error_text());
     abci_plan_check(&set, &report);
     if (report.status != ABC_OK)
-        fail_msg("%s %s of %d ranks, root %d: %s", algo->name, abc_collective_name((abc_collective)coll), nranks, root, report.text);
+        fail_msg("%s %s of %d ranks, root %d: %s", algo->name, abc_collective_name((abc_collective)coll), nranks, root,
+                 report.text);
     abci_plan_set_free(&set);
     return report;
 }
