@@ -5,6 +5,7 @@
  * each sample.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "base/base.h"
 #include "reduce/reduce.h"
 
-#define SAMPLES 9
+#define SAMPLES 15
 #define MOST (64u << 20)
 #define OPERANDS 8
 
@@ -42,14 +43,29 @@ static void pin(int cpu)
     pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 }
 
-static void *rewrite(void *arg)
+/* The writer stays on its CPU and spins for its turn, so that the operands are in that core's cache when the measurement starts. */
+static struct {
+    atomic_size_t turn; /* bytes to rewrite; 0: done; SIZE_MAX: end */
+    struct load *load;
+} writer;
+
+static void *rewrite(void *unused)
 {
     pin(1);
-    size_t bytes = *(size_t *)((void **)arg)[0];
-    struct load *load = ((void **)arg)[1];
-    for (int k = 0; k < load->nsrc; k++)
-        memset(load->src[k], k + 1, bytes);
+    for (size_t bytes; (bytes = atomic_load(&writer.turn)) != SIZE_MAX; abci_pause())
+        if (bytes > 0) {
+            for (int k = 0; k < writer.load->nsrc; k++)
+                memset(writer.load->src[k], k + 1, bytes);
+            atomic_store(&writer.turn, 0);
+        }
     return NULL;
+}
+
+static void have_rewritten(size_t bytes)
+{
+    atomic_store(&writer.turn, bytes);
+    while (atomic_load(&writer.turn) != 0)
+        abci_pause();
 }
 
 /* Seconds of one call. Small sizes are repeated within a sample, unless the operands must come fresh from the other core. */
@@ -60,12 +76,11 @@ static double measure(struct load *load, size_t bytes, bool copy, bool cross)
     size_t repeat = cross ? 1 : bytes < 4096 ? 100000 : (256u << 10) / (bytes >> 4) + 1;
     const void *const *src = (const void *const *)load->src;
     for (int s = 0; s < SAMPLES; s++) {
-        pthread_t writer;
-        void *arg[2] = {&bytes, load};
-        if (cross && pthread_create(&writer, NULL, rewrite, arg) == 0)
-            pthread_join(writer, NULL);
-        if (cross) /* a first call that needs no operand: wakes the vector units and the code */
+        if (cross) {
+            have_rewritten(bytes);
+            /* A first call that needs no operand: wakes the vector units and the code. */
             abci_reduce(&load->reduction, load->dst + bytes, NULL, (const void *[]){load->dst, load->dst}, 2, 64);
+        }
         double start = abci_now();
         for (size_t i = 0; i < repeat; i++) {
             if (copy)
@@ -123,8 +138,6 @@ int main(int argc, char **argv)
     struct load load = {.reduction = {.type = ABC_F32, .op = ABC_SUM, .final = 1, .nranks = 2}, .nsrc = 2};
     bool cross = argc > 1 && strcmp(argv[argc - 1], "cross") == 0;
     argc -= cross;
-    if (cross)
-        pin(0);
     for (int t = 0; argc > 1 && t < ABC_TYPE_COUNT; t++)
         if (strcmp(argv[1], type_names[t]) == 0)
             load.reduction.type = (abc_type)t;
@@ -145,7 +158,17 @@ int main(int argc, char **argv)
     }
     if (!ready)
         fprintf(stderr, "bench_kernels: no memory for %d buffers of 64 MiB\n", load.nsrc + 1);
+    pthread_t thread;
+    writer.load = &load;
+    if (cross && ready) {
+        pin(0);
+        ready = pthread_create(&thread, NULL, rewrite, NULL) == 0;
+    }
     int status = ready ? run(&load, cross) : 1;
+    if (cross && ready) {
+        atomic_store(&writer.turn, SIZE_MAX);
+        pthread_join(thread, NULL);
+    }
     for (int k = 0; k < load.nsrc; k++)
         abci_free(load.src[k]);
     abci_free(load.dst);

@@ -46,17 +46,15 @@ static const struct abci_family *find(const char *name)
     return strcmp(name, "scalar") == 0 ? &abci_family_scalar : NULL;
 }
 
-/* First use: by ABCOMM_SIMD. A setting that does not parse is reported by whoever creates the communicator, not here. */
+/* First use: by ABCOMM_SIMD, whose words the table of settings has checked. */
 static __attribute__((noinline, cold)) const struct abci_family *choose(void)
 {
-    abci_settings_load();
     const char *wish = abci_setting_string(ABCI_SET_SIMD);
-    const struct abci_family *family = find(wish && wish[0] ? wish : "auto");
+    const struct abci_family *family = find(wish);
     if (!family) {
         family = find("auto");
-        bool known = strcmp(wish, "avx2") == 0 || strcmp(wish, "avx512") == 0;
-        ABCI_LOG(ABCI_LOG_WARN, "reduce", -1, "ABCOMM_SIMD=%s %s; using %s (allowed: auto, scalar, generic, avx2, avx512)", wish,
-                 known ? "is not available on this CPU" : "is not a kernel family", family->name);
+        ABCI_LOG(ABCI_LOG_WARN, "reduce", -1, "ABCOMM_SIMD=%s is not for this CPU; using %s, as ABCOMM_SIMD=auto would", wish,
+                 family->name);
     }
     /* Two first calls at once choose the same, unless a test selects in between: then its choice stays. */
     const struct abci_family *none = NULL;

@@ -30,14 +30,16 @@ struct abci_user_op {
 
 /*
  * dst[i] = src[0][i] op src[1][i] op ... in this order, n elements; dst2, when not NULL, gets the same values. nsrc >= 1. bf16
- * accumulates in float32 and rounds once. Cost: reads nsrc * n, writes n (2n with dst2), elements.
+ * accumulates in float32 and rounds once. min and max give NaN when an operand is NaN, and order -0 below +0. Cost: reads nsrc * n,
+ * writes n (2n with dst2), elements.
  */
 void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc, uint64_t n);
 
 /* Copy bytes, optionally to two places, with the given store kind for dst. */
 void abci_copy(void *dst, void *dst2, const void *src, size_t bytes, enum abci_store store);
 
-/* Kernel families, for tests and `abcomm info`: "scalar", "generic", "avx2", "avx512". select returns -1 when the CPU lacks it. */
+/* Kernel families, for tests and `abcomm info`: "scalar", "generic", "avx2", "avx512". select also takes "auto"; returns -1 when
+ * the CPU lacks it. */
 const char *abci_reduce_family(void);
 int abci_reduce_select(const char *family);
 
