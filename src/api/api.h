@@ -1,0 +1,12 @@
+/* api.h - stage 0, inside: what the files of the API share. */
+#ifndef ABCI_API_H
+#define ABCI_API_H
+
+#include "comm/comm.h"
+
+/* prepare.c: check a call and fill a request that the engine can run. On error nothing has happened. */
+int abci_prepare(abc_comm *comm, const abc_call *call, struct abc_request *request);
+/* op.c: a copy of the user operation, ABC_ERR_ARGUMENT when there is none of that number. */
+int abci_op_get(abc_op op, struct abci_user_op *user);
+
+#endif

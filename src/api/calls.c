@@ -1,0 +1,114 @@
+/* calls.c - stage 0: the common calls, as an abc_call each. Also memory and plans, which only pass through. */
+#include <string.h>
+
+#include "api/api.h"
+
+ABC_API void abc_call_init(abc_call *call, abc_collective collective)
+{
+    if (call)
+        *call = (abc_call){.size = sizeof *call, .collective = collective};
+}
+
+static abc_call describe(abc_collective collective, const void *in, void *out, uint64_t count, abc_type type, abc_op op, int root)
+{
+    abc_call c = {.size = sizeof c, .collective = collective, .in = in, .out = out, .count = count, .type = type, .op = op, .root = root};
+    return c;
+}
+
+ABC_API int abc_allreduce(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm)
+{
+    abc_call c = describe(ABC_ALLREDUCE, in, out, count, type, op, 0);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_reduce_scatter(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm)
+{
+    abc_call c = describe(ABC_REDUCE_SCATTER, in, out, count, type, op, 0);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_allgather(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm)
+{
+    abc_call c = describe(ABC_ALLGATHER, in, out, count, type, ABC_SUM, 0);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_broadcast(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm)
+{
+    abc_call c = describe(ABC_BROADCAST, in, out, count, type, ABC_SUM, root);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_barrier(abc_comm *comm)
+{
+    abc_call c = describe(ABC_BARRIER, NULL, NULL, 0, ABC_F32, ABC_SUM, 0);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_ALLREDUCE, in, out, count, type, op, 0);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_reduce_scatter_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
+                                     abc_request **req)
+{
+    abc_call c = describe(ABC_REDUCE_SCATTER, in, out, count, type, op, 0);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_allgather_start(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_ALLGATHER, in, out, count, type, ABC_SUM, 0);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_broadcast_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_BROADCAST, in, out, count, type, ABC_SUM, root);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_barrier_start(abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_BARRIER, NULL, NULL, 0, ABC_F32, ABC_SUM, 0);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_mem_alloc(size_t bytes, void **ptr)
+{
+    uint64_t offset;
+    if (!ptr)
+        return abci_error(ABC_ERR_ARGUMENT, "the place for the pointer is null");
+    return abci_segment_alloc(bytes, ptr, &offset);
+}
+
+ABC_API int abc_mem_free(void *ptr)
+{
+    return abci_segment_free(ptr);
+}
+
+ABC_API int abc_comm_load_plan(abc_comm *comm, const char *json, int check)
+{
+    struct abci_plan_set set;
+    char why[256];
+    int status = abci_comm_usable(comm);
+    if (status != ABC_OK)
+        return status;
+    if (!json)
+        return abci_error(ABC_ERR_ARGUMENT, "the plan's text is null");
+    status = abci_plan_parse(json, &set, why, sizeof why);
+    if (status != ABC_OK)
+        return abci_error(status, "plan: %s", why);
+    if (check) {
+        struct abci_check_report report;
+        abci_plan_check(&set, &report);
+        if (report.status != ABC_OK)
+            status = abci_error(ABC_ERR_PLAN, "plan %s: %s", set.plan[0]->name, report.text);
+    }
+    if (status == ABC_OK)
+        status = abci_chooser_add(comm->chooser, &set);
+    abci_plan_set_free(&set);
+    return status;
+}

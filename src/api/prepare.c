@@ -1,0 +1,155 @@
+/*
+ * prepare.c - stage 0: is this call sound, and what does it ask for? Everything that can be wrong is found here, before the operation
+ * gets a number, so that the communicator stays usable. After: the engine (plan/run.c). No state; any thread; no allocation.
+ */
+#include <string.h>
+
+#include "api/api.h"
+
+#define ADDRESSABLE (1ull << 47)
+
+static int check_call(const abc_comm *comm, const abc_call *c, struct abc_request *q)
+{
+    if (c->size != sizeof *c)
+        return abci_error(ABC_ERR_VERSION, "abc_call has size %zu, this library knows %zu; call abc_call_init first", c->size, sizeof *c);
+    if ((unsigned)c->collective >= ABC_COLLECTIVE_COUNT)
+        return abci_error(ABC_ERR_ARGUMENT, "collective %d is unknown", (int)c->collective);
+    if (c->codec || c->stream || c->priority != 0)
+        return abci_error(ABC_ERR_UNSUPPORTED, "codec, stream and priority are reserved; leave them NULL, NULL and 0");
+    if (!(c->timeout >= 0))
+        return abci_error(ABC_ERR_ARGUMENT, "timeout %g is not a number of seconds >= 0", c->timeout);
+    if (c->collective == ABC_BARRIER)
+        return ABC_OK;
+    size_t element = abc_type_size(c->type);
+    if (element == 0)
+        return abci_error(ABC_ERR_ARGUMENT, "type %d is unknown; use ABC_F32, ABC_F64, ABC_BF16 or ABC_I32", (int)c->type);
+    if (c->count > ADDRESSABLE / element / (uint64_t)comm->nranks)
+        return abci_error(ABC_ERR_ARGUMENT, "count %llu of %s is more than memory can hold", (unsigned long long)c->count,
+                          abc_type_name(c->type));
+    if (c->collective == ABC_BROADCAST && (c->root < 0 || c->root >= comm->nranks))
+        return abci_error(ABC_ERR_ARGUMENT, "root %d is not a rank; there are %d", c->root, comm->nranks);
+    if (c->collective != ABC_ALLREDUCE && c->collective != ABC_REDUCE_SCATTER)
+        return ABC_OK;
+    if (c->op >= ABC_OP_USER)
+        return abci_op_get(c->op, &q->user);
+    if ((unsigned)c->op >= ABC_OP_COUNT)
+        return abci_error(ABC_ERR_ARGUMENT, "operation %d is unknown; use ABC_SUM, ABC_MIN, ABC_MAX, ABC_AVG or one of abc_op_create",
+                          (int)c->op);
+    return ABC_OK;
+}
+
+/* Bytes of the whole input and output on this rank, and where in the larger one the smaller lies when the call is in place. */
+struct extent {
+    uint64_t in, out, shift;
+};
+
+static struct extent extents(const abc_comm *comm, const abc_call *c, uint64_t block)
+{
+    uint64_t all = block * (uint64_t)comm->nranks, mine = block * (uint64_t)comm->rank;
+    switch (c->collective) {
+    case ABC_REDUCE_SCATTER:
+        return (struct extent){all, block, mine};
+    case ABC_ALLGATHER:
+        return (struct extent){block, all, mine};
+    case ABC_BROADCAST:
+        return (struct extent){comm->rank == c->root ? block : 0, block, 0};
+    default:
+        return (struct extent){block, block, 0};
+    }
+}
+
+/* Resolve ABC_IN_PLACE, refuse null and half overlapping buffers. */
+static int check_buffers(const abc_comm *comm, const abc_call *c, struct extent e, struct abc_request *q)
+{
+    const char *in = c->in;
+    char *out = c->out;
+    if (!out && e.out > 0)
+        return abci_error(ABC_ERR_ARGUMENT, "the output buffer is null");
+    if (c->in == ABC_IN_PLACE) {
+        if (c->collective == ABC_REDUCE_SCATTER)
+            return abci_error(ABC_ERR_ARGUMENT, "reduce_scatter works in place when out is in + rank * count, not by ABC_IN_PLACE");
+        in = out + (c->collective == ABC_ALLGATHER ? e.shift : 0);
+    }
+    if (!in && e.in > 0)
+        return abci_error(ABC_ERR_ARGUMENT, "the input buffer is null");
+    q->in = in;
+    q->out = out;
+    const char *same = c->collective == ABC_REDUCE_SCATTER ? in + e.shift : in;
+    const char *target = c->collective == ABC_ALLGATHER ? out + e.shift : out;
+    q->in_place = e.in > 0 && same == target;
+    if (q->in_place || e.in == 0 || e.out == 0)
+        return ABC_OK;
+    if (in < out + e.out && out < in + e.in)
+        return abci_error(ABC_ERR_ARGUMENT, "input and output overlap without being in place (input %p, %llu bytes; output %p, %llu bytes)",
+                          (const void *)in, (unsigned long long)e.in, (void *)out, (unsigned long long)e.out);
+    return ABC_OK;
+}
+
+static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uint32_t element, struct abc_request *q)
+{
+    bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
+    q->comm = comm;
+    q->id = (struct abci_call_id){
+        .collective = (uint8_t)c->collective,
+        .type = c->collective == ABC_BARRIER ? 0 : (uint8_t)c->type,
+        .op = !reduces ? 0 : c->op >= ABC_OP_USER ? (uint8_t)(ABC_OP_USER + (q->user.commutes != 0)) : (uint8_t)c->op,
+        .in_place = q->in_place,
+        .root = c->collective == ABC_BROADCAST ? (uint32_t)c->root : 0,
+        .count = c->collective == ABC_BARRIER ? 0 : c->count,
+    };
+    q->reduction = (struct abci_reduction){
+        .type = c->type,
+        .op = c->op,
+        .nranks = comm->nranks,
+        .user = reduces && c->op >= ABC_OP_USER ? &q->user : NULL,
+    };
+    q->shape = (struct abci_shape){
+        .collective = c->collective,
+        .nranks = (uint32_t)comm->nranks,
+        .nblocks = q->run->plan->nblocks,
+        .element = element,
+        .count = q->id.count,
+        .length = q->id.count,
+    };
+    q->is_direct[ABCI_IN] = e.in > ABCI_INLINE_HEADER && abci_segment_find(q->in, e.in, &q->direct[ABCI_IN]);
+    q->is_direct[ABCI_OUT] = e.out > ABCI_INLINE_HEADER && abci_segment_find(q->out, e.out, &q->direct[ABCI_OUT]);
+    q->timeout = c->timeout > 0 ? c->timeout : comm->timeout;
+    q->callback = c->callback;
+    q->callback_context = c->callback_context;
+    q->tag = c->tag;
+    q->backup = NULL;
+}
+
+int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)
+{
+    int status = abci_comm_usable(comm);
+    if (status == ABC_OK && !c)
+        status = abci_error(ABC_ERR_ARGUMENT, "the call is null");
+    if (status == ABC_OK)
+        status = check_call(comm, c, q);
+    if (status != ABC_OK)
+        return status;
+    uint32_t element = c->collective == ABC_BARRIER ? 1 : (uint32_t)abc_type_size(c->type);
+    uint64_t count = c->collective == ABC_BARRIER ? 0 : c->count;
+    struct extent e = extents(comm, c, count * element);
+    status = check_buffers(comm, c, e, q);
+    if (status != ABC_OK)
+        return status;
+    bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
+    bool user = reduces && c->op >= ABC_OP_USER;
+    struct abci_wish wish = {
+        .collective = c->collective,
+        .root = c->root,
+        .bytes = count * element,
+        .one_rounding = reduces && c->type != ABC_I32 && (c->op == ABC_SUM || c->op == ABC_AVG || user),
+        .ordered = user && !q->user.commutes,
+        .algorithm = c->algorithm,
+    };
+    status = abci_choose(comm->chooser, &wish, &q->run, &q->chunk_bytes);
+    if (status != ABC_OK)
+        return status;
+    fill_request(comm, c, e, element, q);
+    q->id.algorithm = q->run->hash ^ (uint32_t)q->chunk_bytes;
+    q->chunks = abci_part_chunks(c->collective, comm->nranks, element, count, q->chunk_bytes);
+    return ABC_OK;
+}

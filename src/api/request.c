@@ -1,0 +1,162 @@
+/*
+ * request.c - stage 0: blocking calls, started and persistent requests. Only checks and hands on: prepare.c fills the request, the engine
+ * runs it. A blocking call keeps its request on the stack.
+ */
+#include <string.h>
+
+#include "api/api.h"
+
+/* The status with its text for the calling thread. */
+static int report(const struct abc_request *q, int status)
+{
+    if (ABCI_LIKELY(status == ABC_OK))
+        return status;
+    return abci_comm_report(q->comm, &q->id) != ABC_OK ? status : abci_error(status, "the operation ended without a record");
+}
+
+/* preserve: keep the in-place input so that an error can give it back. */
+static int back_up(struct abc_request *q, const abc_call *call)
+{
+    if (!call->preserve || !q->in_place)
+        return ABC_OK;
+    uint64_t n = q->shape.count * q->shape.element;
+    if (call->collective == ABC_ALLGATHER || call->collective == ABC_REDUCE_SCATTER)
+        return ABC_OK; /* only blocks of others are written there; the own input stays, or is the caller's single block */
+    q->backup = abci_alloc(n ? n : 1);
+    q->backup_bytes = n;
+    if (!q->backup)
+        return abci_error(ABC_ERR_MEMORY, "no memory to preserve %llu bytes", (unsigned long long)n);
+    return ABC_OK;
+}
+
+static void keep(struct abc_request *q)
+{
+    if (q->backup)
+        memcpy(q->backup, q->out, q->backup_bytes);
+}
+
+ABC_API int abc_run(abc_comm *comm, const abc_call *call)
+{
+    struct abc_request q;
+    q.heap = q.persistent = false;
+    int status = abci_prepare(comm, call, &q);
+    if (ABCI_UNLIKELY(status != ABC_OK))
+        return status;
+    status = back_up(&q, call);
+    if (status != ABC_OK)
+        return status;
+    keep(&q);
+    status = abci_engine_run(&comm->engine, &q);
+    if (q.backup)
+        abci_free(q.backup);
+    return report(&q, status);
+}
+
+static int create(abc_comm *comm, const abc_call *call, bool persistent, abc_request **request)
+{
+    if (!request)
+        return abci_error(ABC_ERR_ARGUMENT, "the place for the request is null");
+    int status = abci_comm_usable(comm);
+    if (status != ABC_OK)
+        return status;
+    struct abc_request *q = abci_request_take(comm);
+    if (!q)
+        return abci_error(ABC_ERR_MEMORY, "no memory for a request");
+    status = abci_prepare(comm, call, q);
+    if (status == ABC_OK)
+        status = back_up(q, call);
+    if (status != ABC_OK) {
+        abci_request_give(comm, q);
+        return status;
+    }
+    q->heap = true;
+    q->persistent = persistent;
+    atomic_store_explicit(&q->state, ABCI_REQUEST_IDLE, memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->live, 1, memory_order_relaxed);
+    *request = q;
+    return ABC_OK;
+}
+
+ABC_API int abc_start(abc_comm *comm, const abc_call *call, abc_request **request)
+{
+    int status = create(comm, call, false, request);
+    if (status != ABC_OK)
+        return status;
+    keep(*request);
+    abci_engine_start(&comm->engine, *request);
+    return ABC_OK;
+}
+
+ABC_API int abc_request_create(abc_comm *comm, const abc_call *call, abc_request **request)
+{
+    return create(comm, call, true, request);
+}
+
+static int usable(const abc_request *q)
+{
+    return q ? abci_comm_usable(q->comm) : abci_error(ABC_ERR_HANDLE, "the request is null");
+}
+
+static bool in_progress(const abc_request *q)
+{
+    int state = atomic_load_explicit(&q->state, memory_order_acquire); /* pairs with run.c, complete */
+    return state == ABCI_REQUEST_STARTED || state == ABCI_REQUEST_CALLBACK;
+}
+
+ABC_API int abc_restart(abc_request *q)
+{
+    int status = usable(q);
+    if (status != ABC_OK)
+        return status;
+    if (!q->persistent)
+        return abci_error(ABC_ERR_STATE, "only requests of abc_request_create can be started again");
+    if (in_progress(q))
+        return abci_error(ABC_ERR_STATE, "the request is in progress; wait for it before starting it again");
+    keep(q);
+    abci_engine_start(&q->comm->engine, q);
+    return ABC_OK;
+}
+
+ABC_API int abc_test(abc_request *q)
+{
+    int status = usable(q);
+    if (status != ABC_OK)
+        return status;
+    if (atomic_load_explicit(&q->state, memory_order_acquire) == ABCI_REQUEST_IDLE)
+        return abci_error(ABC_ERR_STATE, "the request has not been started");
+    status = abci_engine_test(&q->comm->engine, q);
+    return status == ABC_PENDING ? status : report(q, status);
+}
+
+ABC_API int abc_wait(abc_request **request)
+{
+    if (!request)
+        return abci_error(ABC_ERR_ARGUMENT, "the place of the request is null");
+    struct abc_request *q = *request;
+    int status = usable(q);
+    if (status != ABC_OK)
+        return status;
+    if (atomic_load_explicit(&q->state, memory_order_acquire) == ABCI_REQUEST_IDLE)
+        return abci_error(ABC_ERR_STATE, "the request has not been started");
+    status = report(q, abci_engine_wait(&q->comm->engine, q));
+    if (!q->persistent) {
+        *request = NULL;
+        atomic_fetch_sub_explicit(&q->comm->live, 1, memory_order_release);
+        abci_request_give(q->comm, q);
+    }
+    return status;
+}
+
+ABC_API int abc_request_free(abc_request *q)
+{
+    if (!q)
+        return ABC_OK;
+    int status = usable(q);
+    if (status != ABC_OK)
+        return status;
+    if (in_progress(q))
+        return abci_error(ABC_ERR_STATE, "the request is in progress; wait for it before freeing it");
+    atomic_fetch_sub_explicit(&q->comm->live, 1, memory_order_release);
+    abci_request_give(q->comm, q);
+    return ABC_OK;
+}

@@ -1,0 +1,392 @@
+/*
+ * comm.c - creating a communicator: find the peers (exchange), map each other's memory (handshake), measure (probe), agree. Two
+ * gathers, one Unix connection and a few milliseconds of measuring a rank. When one rank fails, all get an error that names it.
+ */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "comm/exchange.h"
+
+/* What each rank tells the others first. */
+struct card {
+    char version[16];
+    uint64_t settings_hash;
+    uint64_t control_offset;
+    uint64_t host[2];        /* boot id: the same kernel */
+    uint64_t creation;       /* of rank 0: makes the chain of this communicator its own */
+    char socket[64];         /* of rank 0 */
+    unsigned char token[32]; /* of rank 0: strangers on the socket do not know it */
+    char settings[1024];
+    char hostname[64];
+};
+
+/* ... and after mapping each other. */
+struct card2 {
+    uint64_t readable[ABCI_MAX_RANKS / 64]; /* peers whose memory this rank can read by process_vm_readv */
+    struct abci_machine machine;            /* rank 0's holds */
+};
+
+static void boot_id(uint64_t id[2])
+{
+    unsigned char text[40] = {0};
+    id[0] = id[1] = 0;
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!f)
+        return;
+    size_t n = fread(text, 1, 36, f);
+    fclose(f);
+    for (size_t i = 0; i < n; i++)
+        id[i % 2] = id[i % 2] * 1099511628211ull ^ text[i];
+}
+
+static int fill_card(struct card *c, const struct abci_shm *shm, int *listen_fd)
+{
+    memset(c, 0, sizeof *c);
+    snprintf(c->version, sizeof c->version, "%s", abc_version());
+    c->settings_hash = abci_settings_hash();
+    snprintf(c->settings, sizeof c->settings, "%s", abci_settings_job_text());
+    snprintf(c->hostname, sizeof c->hostname, "%s", abci_hostname());
+    c->control_offset = shm->control_offset;
+    boot_id(c->host);
+    if (shm->rank != 0)
+        return ABC_OK;
+    if (getrandom(c->token, sizeof c->token, 0) != sizeof c->token || getrandom(&c->creation, sizeof c->creation, 0) < 0)
+        return abci_error_errno(ABC_ERR_SYSTEM, "getrandom failed");
+    return shm->nranks > 1 ? abci_handshake_listen(listen_fd, c->socket) : ABC_OK;
+}
+
+/* First line of a that b does not have, without its newline. */
+static void first_difference(const char *a, const char *b, char *line, size_t capacity)
+{
+    while (*a) {
+        size_t n = strcspn(a, "\n");
+        if (strncmp(a, b, n) != 0 || (b[n] != '\n' && b[n] != 0)) {
+            snprintf(line, capacity, "%.*s", (int)n, a);
+            return;
+        }
+        a += n + (a[n] == '\n');
+        size_t m = strcspn(b, "\n");
+        b += m + (b[m] == '\n');
+    }
+    snprintf(line, capacity, "nothing visible");
+}
+
+/* All ranks must have the same version, kernel and job settings; the text names the first that differs from rank 0. */
+static int compare_cards(const struct card *all, int nranks)
+{
+    for (int r = 1; r < nranks; r++) {
+        char mine[128], theirs[128];
+        if (memcmp(all[r].version, all[0].version, sizeof all[0].version) != 0)
+            return abci_error(ABC_ERR_VERSION, "rank %d has libabcomm %.15s, rank 0 has %.15s", r, all[r].version, all[0].version);
+        if (memcmp(all[r].host, all[0].host, sizeof all[0].host) != 0)
+            return abci_error(ABC_ERR_UNSUPPORTED, "rank %d runs on host %.63s, rank 0 on %.63s; ranks on several hosts are not supported yet",
+                              r, all[r].hostname, all[0].hostname);
+        if (all[r].settings_hash == all[0].settings_hash)
+            continue;
+        first_difference(all[0].settings, all[r].settings, mine, sizeof mine);
+        first_difference(all[r].settings, all[0].settings, theirs, sizeof theirs);
+        return abci_error(ABC_ERR_VERSION, "job settings differ: rank 0 has %s, rank %d has %s", mine, r, theirs);
+    }
+    return ABC_OK;
+}
+
+/* Attach every peer's segment and find its control block. Closes what it does not keep. */
+static int bind_all(struct abci_shm *shm, const struct card *all, struct abci_passed *passed)
+{
+    int status = ABC_OK;
+    for (int r = 0; r < shm->nranks; r++) {
+        struct abci_segment *segment;
+        if (r == shm->rank || status != ABC_OK) {
+            close(passed[r].memfd);
+            close(passed[r].pidfd);
+            continue;
+        }
+        status = abci_segment_attach(passed[r].memfd, &segment);
+        bool own = status == ABC_OK && segment == shm->segment;
+        if (status != ABC_OK || own) /* a rank of this process needs no watching */
+            close(passed[r].pidfd);
+        if (status == ABC_OK)
+            status = abci_shm_bind(shm, r, segment, all[r].control_offset, own ? -1 : passed[r].pidfd);
+    }
+    return status;
+}
+
+static int connect_peers(struct abci_shm *shm, const abc_exchange *x, double timeout, struct card *all, int *listen_fd)
+{
+    struct card mine;
+    int status = fill_card(&mine, shm, listen_fd);
+    int gathered = abci_exchange_gather(x, "abcomm/1", shm->rank, shm->nranks, status, &mine, sizeof mine, all, timeout);
+    if (status == ABC_OK)
+        status = gathered;
+    if (status == ABC_OK)
+        status = compare_cards(all, shm->nranks);
+    if (status != ABC_OK)
+        return status;
+    struct abci_passed *passed = abci_alloc(sizeof *passed * (size_t)shm->nranks);
+    if (!passed)
+        return abci_error(ABC_ERR_MEMORY, "no memory for %d peers", shm->nranks);
+    status = abci_handshake(shm->rank, shm->nranks, *listen_fd, all[0].socket, all[0].token, timeout, passed);
+    if (status == ABC_OK)
+        status = bind_all(shm, all, passed);
+    abci_free(passed);
+    return status;
+}
+
+/* Second gather: nobody goes on unless all have mapped all; who can read whom; rank 0's constants. */
+static int agree(struct abci_shm *shm, const abc_exchange *x, double timeout, int status, struct abci_machine *machine)
+{
+    struct card2 mine, *all = abci_alloc(sizeof *all * (size_t)shm->nranks);
+    memset(&mine, 0, sizeof mine);
+    if (!all && status == ABC_OK)
+        status = abci_error(ABC_ERR_MEMORY, "no memory for %d peers", shm->nranks);
+    if (status == ABC_OK) {
+        if (strcmp(abci_setting_string(ABCI_SET_PVR), "off") != 0)
+            abci_shm_try_remote(shm);
+        abci_probe(shm, &mine.machine);
+        double crowding = (double)shm->nranks / abci_cpu_available(); /* rank 0's holds, like the rest of its constants */
+        mine.machine.price.crowding = crowding > 1 ? crowding : 1;
+        for (int r = 0; r < shm->nranks; r++)
+            if (shm->peer[r].readable)
+                mine.readable[r / 64] |= 1ull << (r % 64);
+    }
+    int gathered = all ? abci_exchange_gather(x, "abcomm/2", shm->rank, shm->nranks, status, &mine, sizeof mine, all, timeout) : status;
+    if (status == ABC_OK)
+        status = gathered;
+    if (status == ABC_OK) {
+        *machine = all[0].machine;
+        shm->remote_for_all = true;
+        for (int r = 0; r < shm->nranks; r++)
+            if (r != shm->rank && !(all[r].readable[shm->rank / 64] >> (shm->rank % 64) & 1))
+                shm->remote_for_all = false;
+    }
+    abci_free(all);
+    return status;
+}
+
+static int create_over(const abc_exchange *x, int rank, int nranks, double connect_timeout, double timeout, int progress,
+                       struct abc_comm **comm)
+{
+    struct abci_machine machine;
+    struct abci_shm *shm = abci_alloc(sizeof *shm);
+    struct card *all = abci_alloc(sizeof *all * (size_t)nranks);
+    int status = shm && all ? abci_shm_prepare(shm, rank, nranks) : abci_error(ABC_ERR_MEMORY, "no memory for %d peers", nranks);
+    int listen_fd = -1;
+    if (status == ABC_OK) {
+        status = connect_peers(shm, x, connect_timeout, all, &listen_fd);
+        status = agree(shm, x, connect_timeout, status, &machine);
+    } else if (all) { /* tell the others not to wait */
+        struct card none;
+        memset(&none, 0, sizeof none);
+        abci_exchange_gather(x, "abcomm/1", rank, nranks, status, &none, sizeof none, all, connect_timeout);
+    }
+    if (listen_fd >= 0)
+        close(listen_fd);
+    uint32_t epoch = all ? (uint32_t)(all[0].creation ^ all[0].creation >> 32) : 0;
+    abci_free(all);
+    if (status == ABC_OK)
+        return abci_comm_assemble(shm, &machine, epoch, timeout, progress, comm);
+    if (shm && shm->control) {
+        abci_shm_leave(shm);
+        abci_comm_retire(shm);
+    } else {
+        abci_free(shm);
+    }
+    return status;
+}
+
+static void *progress_body(void *argument)
+{
+    struct abc_comm *comm = argument;
+    abci_engine_progress(&comm->engine, &comm->stop);
+    return NULL;
+}
+
+static int start_thread(struct abc_comm *comm)
+{
+    if (abci_fault("pthread_create") || pthread_create(&comm->thread, NULL, progress_body, comm) != 0)
+        return abci_error_errno(ABC_ERR_SYSTEM, "the progress thread cannot be started");
+    comm->has_thread = true;
+    return ABC_OK;
+}
+
+static void apply_settings(struct abci_engine *e, const struct abci_machine *machine)
+{
+    const char *stores = abci_setting_string(ABCI_SET_STORES), *pvr = abci_setting_string(ABCI_SET_PVR);
+    e->machine = *machine;
+    if (strcmp(stores, "auto") != 0)
+        e->machine.stream_stage = strcmp(stores, "stream") == 0;
+    e->stores = e->machine.stream_stage ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN;
+    if (strcmp(pvr, "on") == 0)
+        e->machine.remote_from = 32;
+    else if (strcmp(pvr, "off") == 0)
+        e->machine.remote_from = 0;
+}
+
+int abci_comm_assemble(struct abci_shm *shm, const struct abci_machine *machine, uint32_t epoch, double timeout, int progress,
+                       struct abc_comm **out)
+{
+    struct abc_comm *comm = abci_alloc_aligned(sizeof *comm, ABCI_LINE);
+    int status = comm ? ABC_OK : abci_error(ABC_ERR_MEMORY, "no memory for a communicator");
+    if (status == ABC_OK) {
+        memset(comm, 0, sizeof *comm);
+        comm->rank = shm->rank;
+        comm->nranks = shm->nranks;
+        comm->fork_generation = abci_fork_generation;
+        comm->timeout = timeout;
+        comm->epoch = epoch;
+        comm->shm = shm;
+        pthread_mutex_init(&comm->lock, NULL);
+        abci_shm_wait_policy(shm, timeout);
+        status = abci_engine_open(&comm->engine, shm, epoch);
+    }
+    if (status == ABC_OK) {
+        apply_settings(&comm->engine, machine);
+        if (comm->engine.machine.remote_from)
+            status = abci_engine_allow_remote(&comm->engine);
+    }
+    if (status == ABC_OK)
+        status = abci_chooser_open(comm->rank, comm->nranks, &machine->price, abci_setting_string(ABCI_SET_ALGO),
+                                   (uint64_t)abci_setting_int(ABCI_SET_CHUNK), &comm->chooser);
+    if (status == ABC_OK && (progress > 0 || (progress < 0 && abci_setting_int(ABCI_SET_PROGRESS))))
+        status = start_thread(comm);
+    if (status == ABC_OK) {
+        ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank, "communicator of %d ranks: hand-off %.2f us, %s staging, process_vm_readv %s",
+                 comm->nranks, machine->price.hand_off * 1e6, comm->engine.machine.stream_stage ? "streamed" : "plain",
+                 comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
+        *out = comm;
+        return ABC_OK;
+    }
+    if (comm) {
+        abci_chooser_close(comm->chooser);
+        abci_engine_close(&comm->engine);
+        abci_free(comm);
+    }
+    abci_shm_fail(shm, ABC_ERR_PEER, shm->rank, NULL, NULL, "rank %d could not finish creation: %s", shm->rank, abci_error_text());
+    abci_shm_leave(shm);
+    abci_comm_retire(shm);
+    return status;
+}
+
+struct abc_request *abci_request_take(struct abc_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    struct abc_request *q = comm->spare;
+    if (q)
+        comm->spare = q->next;
+    pthread_mutex_unlock(&comm->lock);
+    return q ? q : abci_alloc(sizeof *q);
+}
+
+void abci_request_give(struct abc_comm *comm, struct abc_request *q)
+{
+    abci_free(q->backup);
+    q->backup = NULL;
+    pthread_mutex_lock(&comm->lock);
+    q->next = comm->spare;
+    comm->spare = q;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* Where the caller's configuration says nothing the environment decides. */
+static int settle(const abc_comm_config *config, struct abci_launch *launch, double *connect_timeout, double *timeout)
+{
+    *connect_timeout = config && config->connect_timeout > 0 ? config->connect_timeout : abci_setting_real(ABCI_SET_CONNECT_TIMEOUT);
+    *timeout = config && config->timeout > 0 ? config->timeout : abci_setting_real(ABCI_SET_TIMEOUT);
+    if (!config || config->rank < 0)
+        return abci_launch_detect(launch);
+    memset(launch, 0, sizeof *launch);
+    launch->rank = config->rank;
+    launch->nranks = config->nranks;
+    launch->listen_fd = -1;
+    if (config->nranks < 1 || config->nranks > ABCI_MAX_RANKS || config->rank >= config->nranks)
+        return abci_error(ABC_ERR_ARGUMENT, "rank %d of %d ranks is impossible; there are 1 to %d ranks, numbered from 0", config->rank,
+                          config->nranks, ABCI_MAX_RANKS);
+    if (!config->exchange && !config->address && config->nranks > 1)
+        return abci_error(ABC_ERR_ARGUMENT, "abc_comm_config needs an address or an exchange");
+    if (config->address && strlen(config->address) >= sizeof launch->address)
+        return abci_error(ABC_ERR_ADDRESS, "the address is longer than %zu characters", sizeof launch->address - 1);
+    if (config->address)
+        strcpy(launch->address, config->address);
+    if (!config->key)
+        return abci_launch_key(&launch->have_key, launch->key);
+    launch->have_key = 1;
+    return abci_key_derive(config->key, config->key_length, launch->key);
+}
+
+static int check_config(const abc_comm_config *config)
+{
+    if (!config)
+        return ABC_OK;
+    if (config->size != sizeof *config)
+        return abci_error(ABC_ERR_VERSION, "abc_comm_config has size %zu, this library knows %zu; call abc_comm_config_init first",
+                          config->size, sizeof *config);
+    if (config->exchange && (config->exchange->size != sizeof(abc_exchange) || !config->exchange->put || !config->exchange->get ||
+                             !config->exchange->wait))
+        return abci_error(ABC_ERR_ARGUMENT, "the exchange lacks put, wait or get, or was not filled by abc_exchange_init");
+    return ABC_OK;
+}
+
+/* One rank needs nobody. */
+static int put_nothing(void *ctx, const char *key, const void *value, size_t length)
+{
+    return ABC_OK;
+}
+static int wait_nothing(void *ctx, const char *key, double timeout)
+{
+    return ABC_ERR_TIMEOUT;
+}
+static int get_nothing(void *ctx, const char *key, void *value, size_t *length)
+{
+    return ABC_ERR_TIMEOUT;
+}
+
+ABC_API int abc_comm_create(const abc_comm_config *config, abc_comm **comm)
+{
+    struct abci_launch launch;
+    struct abci_rendezvous *rdv = NULL;
+    abc_exchange exchange = {sizeof exchange, NULL, put_nothing, wait_nothing, get_nothing};
+    double connect_timeout, timeout;
+    if (!comm)
+        return abci_error(ABC_ERR_ARGUMENT, "the place for the communicator is null");
+    int status = abci_settings_load();
+    if (status == ABC_OK)
+        status = check_config(config);
+    if (status == ABC_OK)
+        status = settle(config, &launch, &connect_timeout, &timeout);
+    if (status != ABC_OK)
+        return status;
+    abci_comm_reap();
+    if (config && config->rank >= 0 && config->exchange) {
+        exchange = *config->exchange;
+    } else if (launch.nranks > 1) {
+        struct abci_rendezvous_config rc = {launch.rank, launch.nranks, launch.address, launch.listen_fd, launch.have_key ? launch.key : NULL,
+                                            connect_timeout};
+        status = abci_rendezvous_open(&rc, &rdv, &exchange);
+    }
+    struct abc_comm *made = NULL;
+    if (status == ABC_OK)
+        status = create_over(&exchange, launch.rank, launch.nranks, connect_timeout, timeout, config ? config->progress_thread : -1, &made);
+    if (rdv)
+        abci_rendezvous_close(rdv);
+    if (status == ABC_OK)
+        *comm = made;
+    else
+        abci_error_prefix("rank %d on host %s: creating a communicator of %d ranks: ", launch.rank, abci_hostname(), launch.nranks);
+    return status;
+}
+
+ABC_API void abc_comm_config_init(abc_comm_config *config)
+{
+    if (config)
+        *config = (abc_comm_config){.size = sizeof *config, .rank = -1, .progress_thread = -1};
+}
+
+ABC_API void abc_exchange_init(abc_exchange *exchange)
+{
+    if (exchange)
+        *exchange = (abc_exchange){.size = sizeof *exchange};
+}

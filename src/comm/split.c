@@ -1,0 +1,114 @@
+/*
+ * split.c - a part of a communicator becomes one. Everything goes over the parent: members already have each other's memory mapped, so a
+ * split costs two allgathers and no connection.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+
+struct ticket {
+    int32_t color, key, status;
+    uint32_t rank; /* in the parent */
+    uint64_t control_offset;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct ticket *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static int gather(struct abc_comm *parent, const void *mine, void *all, size_t bytes)
+{
+    return abc_allgather(mine, all, bytes / 4, ABC_I32, parent);
+}
+
+static int share_peer(struct abci_shm *shm, int r, const struct abc_comm *parent, const struct ticket *t)
+{
+    struct abci_shm_peer *from = &parent->shm->peer[t->rank];
+    int pidfd = -1;
+    if (from->pidfd >= 0) {
+        pidfd = abci_fault("dup pidfd") ? -1 : fcntl(from->pidfd, F_DUPFD_CLOEXEC, 0);
+        if (pidfd < 0)
+            return abci_error_errno(ABC_ERR_SYSTEM, "a descriptor of rank %u cannot be duplicated", t->rank);
+    }
+    abci_segment_hold(from->segment);
+    int status = abci_shm_bind(shm, r, from->segment, t->control_offset, pidfd);
+    shm->peer[r].readable = from->readable;
+    return status;
+}
+
+/* Keep the members of my color, in their new order. Returns how many; *me is my place. */
+static int members(struct ticket *all, int n, int color, uint32_t parent_rank, int *me)
+{
+    int count = 0;
+    for (int r = 0; r < n; r++)
+        if (all[r].color == color)
+            all[count++] = all[r];
+    qsort(all, (size_t)count, sizeof *all, by_key);
+    for (int r = 0; r < count; r++)
+        if (all[r].rank == parent_rank)
+            *me = r;
+    return count;
+}
+
+/* The new control block must know its rank before peers look: so the first allgather only tells colors. */
+static int split(struct abc_comm *parent, int color, int key, struct ticket *all, struct abc_comm **newcomm)
+{
+    struct ticket mine = {.color = color, .key = key, .rank = (uint32_t)parent->rank};
+    int me = 0, count = 0;
+    struct abci_shm *shm = NULL;
+    int status = gather(parent, &mine, all, sizeof mine);
+    if (status != ABC_OK)
+        return status;
+    if (color >= 0) {
+        count = members(all, parent->nranks, color, mine.rank, &me);
+        shm = abci_alloc(sizeof *shm);
+        mine.status = shm ? abci_shm_prepare(shm, me, count) : abci_error(ABC_ERR_MEMORY, "no memory for a communicator");
+        mine.control_offset = mine.status == ABC_OK ? shm->control_offset : 0;
+    }
+    status = gather(parent, &mine, all, sizeof mine);
+    for (int r = 0; r < parent->nranks && status == ABC_OK; r++)
+        if (all[r].status != ABC_OK)
+            status = r == parent->rank ? mine.status : abci_error(ABC_ERR_PEER, "rank %d could not take part in the split", r);
+    if (color >= 0 && status == ABC_OK) {
+        count = members(all, parent->nranks, color, mine.rank, &me);
+        for (int r = 0; r < count && status == ABC_OK; r++)
+            if (r != me)
+                status = share_peer(shm, r, parent, &all[r]);
+    }
+    if (color < 0 || status != ABC_OK) {
+        if (shm && shm->control) {
+            abci_shm_leave(shm);
+            abci_comm_retire(shm);
+        } else {
+            abci_free(shm);
+        }
+        if (status == ABC_OK)
+            *newcomm = NULL;
+        return status;
+    }
+    shm->remote_for_all = parent->shm->remote_for_all;
+    uint32_t epoch = parent->epoch * 2654435761u ^ (uint32_t)(color + 1) ^ parent->engine.next_sequence << 8;
+    return abci_comm_assemble(shm, &parent->engine.machine, epoch, parent->timeout, parent->has_thread, newcomm);
+}
+
+ABC_API int abc_comm_split(abc_comm *comm, int color, int key, abc_comm **newcomm)
+{
+    int status = abci_comm_usable(comm);
+    if (status != ABC_OK)
+        return status;
+    if (!newcomm)
+        return abci_error(ABC_ERR_ARGUMENT, "the place for the new communicator is null");
+    abci_comm_reap();
+    struct ticket *all = abci_alloc(sizeof *all * (size_t)comm->nranks);
+    if (!all)
+        return abci_error(ABC_ERR_MEMORY, "no memory for %d ranks", comm->nranks);
+    status = split(comm, color, key, all, newcomm);
+    abci_free(all);
+    return status;
+}

@@ -1,0 +1,499 @@
+/*
+ * run.c - stage 3: who drives, and in which order. One thread at a time holds an engine's claim and drives all of its operations; others
+ * hand their requests over without blocking and sleep until theirs is complete or the claim is free. A blocking call on an idle engine
+ * runs inline: no queue, allocation, system call or other thread. Neighbours: api/ above, run_issue.c and run_step.c below.
+ */
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "plan/run_internal.h"
+
+#ifdef ABCI_HOOKS
+void (*abci_hook)(int rank, uint32_t sequence, int step);
+#endif
+
+/* ---- Plans, prepared -------------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t hash_name(const char *name)
+{
+    uint32_t h = 2166136261u;
+    for (; *name; name++)
+        h = (h ^ (unsigned char)*name) * 16777619u;
+    return h;
+}
+
+static bool leads(const struct abci_step *s, uint32_t index)
+{
+    bool free_standing = (s->after[0] < 0 || s->after[0] < (int32_t)index) && (s->after[1] < 0 || s->after[1] < (int32_t)index);
+    return s->kind == ABCI_PUBLISH && s->counter == 0 && free_standing && (s->src.buffer == ABCI_IN || s->src.count == 0);
+}
+
+static void derive_publishes(struct abci_runnable *r)
+{
+    const struct abci_plan *p = r->plan;
+    uint32_t used = 0;
+    r->in_by_lead = r->single_values = true;
+    for (uint32_t i = 0; i < p->nsteps; i++) {
+        const struct abci_step *s = &p->steps[i];
+        if (s->kind != ABCI_PUBLISH || s->src.count == 0)
+            continue;
+        r->publishes_in |= s->src.buffer == ABCI_IN;
+        r->publishes_out |= s->src.buffer == ABCI_OUT;
+        if (i < r->lead)
+            continue;
+        r->in_by_lead &= s->src.buffer != ABCI_IN;
+        r->single_values &= !(used >> s->counter & 1);
+        used |= 1u << s->counter;
+    }
+}
+
+struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
+{
+    struct abci_runnable *r = abci_alloc(sizeof *r);
+    for (uint32_t i = 0; r && i < plan->nsteps; i++)
+        if (plan->steps[i].kind >= ABCI_PUSH) {
+            abci_error(ABC_ERR_UNSUPPORTED, "plan %s: step %u is of a kind that is reserved", plan->name, i);
+            abci_free(r);
+            return NULL;
+        }
+    if (!r)
+        return NULL;
+    r->plan = plan;
+    r->hash = hash_name(plan->name);
+    while (r->lead < plan->nsteps && leads(&plan->steps[r->lead], r->lead))
+        r->lead_value = plan->steps[r->lead++].value;
+    r->one_rounding = true;
+    derive_publishes(r);
+    for (uint32_t i = 0; i < plan->nsteps; i++) {
+        const struct abci_step *s = &plan->steps[i];
+        r->one_rounding &= s->kind != ABCI_REDUCE || s->flags & ABCI_FINAL;
+        r->reads_lead |= (s->kind == ABCI_REDUCE || s->kind == ABCI_FETCH) && s->src.buffer == ABCI_IN;
+    }
+    return r;
+}
+
+void abci_runnable_free(struct abci_runnable *r)
+{
+    if (r)
+        abci_plan_free(r->plan);
+    abci_free(r);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------------------------------------- */
+
+int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
+{
+    size_t n = (size_t)shm->nranks;
+    memset(e, 0, sizeof *e);
+    e->shm = shm;
+    e->next_sequence = 1;
+    e->slots_free_to = ABCI_SLOTS;
+    e->chain = seed;
+    e->queue_end = &e->queue;
+    e->suspect = -1;
+    e->pipeline = (int)abci_setting_int(ABCI_SET_PIPELINE);
+    e->instance = abci_alloc_aligned(sizeof *e->instance * ABCI_SLOTS, ABCI_LINE);
+    e->blocked = abci_alloc(sizeof *e->blocked * (ABCI_SLOTS + 2));
+    e->sources = abci_alloc(sizeof *e->sources * (n + 1));
+    e->located = abci_alloc(sizeof(void *) * 2 * (n + 1));
+    e->gather = abci_alloc(256 * n);
+    if (e->instance && e->blocked && e->sources && e->located && e->gather)
+        return ABC_OK;
+    abci_engine_close(e);
+    return abci_error(ABC_ERR_MEMORY, "no memory for the engine of %d ranks", shm->nranks);
+}
+
+void abci_engine_close(struct abci_engine *e)
+{
+    abci_regions_free(e);
+    abci_free(e->instance);
+    abci_free(e->blocked);
+    abci_free(e->sources);
+    abci_free(e->located);
+    abci_free(e->gather);
+    abci_free(e->remote);
+    e->instance = NULL;
+    e->blocked = NULL;
+    e->sources = NULL;
+    e->located = NULL;
+    e->gather = e->remote = NULL;
+}
+
+int abci_engine_allow_remote(struct abci_engine *e)
+{
+    e->remote = abci_alloc((size_t)ABCI_REMOTE_TILE * (size_t)e->shm->nranks);
+    return e->remote ? ABC_OK : abci_error(ABC_ERR_MEMORY, "no memory for tiles of %d ranks", e->shm->nranks);
+}
+
+/* ---- Local threads ---------------------------------------------------------------------------------------------------------------------- */
+
+static bool try_claim(struct abci_engine *e)
+{
+    uint32_t free = 0;
+    /* acquire: pairs with release_claim; the engine's plain fields belong to the holder */
+    return atomic_load_explicit(&e->claim, memory_order_relaxed) == 0 &&
+           atomic_compare_exchange_strong_explicit(&e->claim, &free, 1, memory_order_seq_cst, memory_order_relaxed);
+}
+
+static void wake_local(struct abci_engine *e)
+{
+    if (ABCI_LIKELY(atomic_load_explicit(&e->sleepers, memory_order_seq_cst) == 0))
+        return;
+    atomic_fetch_add_explicit(&e->event, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &e->event, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
+}
+
+void abci_engine_poke(struct abci_engine *e)
+{
+    wake_local(e);
+}
+
+static int state_of(struct abc_request *q)
+{
+    return atomic_load_explicit(&q->state, memory_order_acquire); /* pairs with complete() */
+}
+
+static void complete(struct abci_engine *e, struct abc_request *q, int status)
+{
+    q->status = status;
+    if (status != ABC_OK && q->backup)
+        memcpy(q->out, q->backup, q->backup_bytes);
+    if (q->callback) {
+        q->next = e->callbacks;
+        e->callbacks = q;
+        atomic_store_explicit(&q->state, ABCI_REQUEST_CALLBACK, memory_order_release);
+        return;
+    }
+    if (q->counted)
+        atomic_fetch_sub_explicit(&e->outstanding, 1, memory_order_relaxed);
+    atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release); /* the waiter may free q from here on */
+}
+
+/* Give the claim back, wake who waits, then run callbacks: they may start operations, so nothing is held. */
+static void release_claim(struct abci_engine *e)
+{
+    struct abc_request *called = e->callbacks;
+    e->callbacks = NULL;
+    atomic_store_explicit(&e->claim, 0, memory_order_seq_cst); /* seq_cst: before the load of sleepers */
+    while (called) {
+        struct abc_request *q = called;
+        called = q->next;
+        q->callback(q, q->status, q->callback_context);
+        if (q->counted)
+            atomic_fetch_sub_explicit(&e->outstanding, 1, memory_order_relaxed);
+        atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release);
+    }
+    wake_local(e);
+}
+
+/* Sleep until an event of the engine, unless the request is complete or the claim is free. */
+static void sleep_local(struct abci_engine *e, struct abc_request *q)
+{
+    atomic_fetch_add_explicit(&e->sleepers, 1, memory_order_seq_cst);
+    uint32_t event = atomic_load_explicit(&e->event, memory_order_seq_cst);
+    bool idle = q ? atomic_load_explicit(&e->claim, memory_order_seq_cst) == 0 || state_of(q) == ABCI_REQUEST_COMPLETE
+                  : atomic_load_explicit(&e->outstanding, memory_order_seq_cst) != 0;
+    struct timespec slice = {.tv_nsec = 100000000};
+    if (!idle)
+        syscall(SYS_futex, &e->event, FUTEX_WAIT_PRIVATE, event, &slice, NULL, 0);
+    atomic_fetch_sub_explicit(&e->sleepers, 1, memory_order_seq_cst);
+}
+
+/* ---- Driving: only by the claim's holder -------------------------------------------------------------------------------------------------- */
+
+/* Move started requests into the queue, oldest first; that fixes their order among all operations of this rank. */
+static void take_inbox(struct abci_engine *e)
+{
+    if (ABCI_LIKELY(!atomic_load_explicit(&e->inbox, memory_order_relaxed)))
+        return;
+    struct abc_request *newest = atomic_exchange_explicit(&e->inbox, NULL, memory_order_acquire), *oldest = NULL;
+    while (newest) {
+        struct abc_request *next = newest->next;
+        newest->next = oldest;
+        oldest = newest;
+        newest = next;
+    }
+    while (oldest) {
+        struct abc_request *next = oldest->next;
+        oldest->next = NULL;
+        *e->queue_end = oldest;
+        e->queue_end = &oldest->next;
+        oldest = next;
+    }
+}
+
+static int fail_local(struct abci_engine *e, int status)
+{
+    abci_shm_fail(e->shm, status, -1, NULL, NULL, "rank %d: %s", e->shm->rank, abci_error_text());
+    return status;
+}
+
+/* The communicator has ended: every operation of this rank ends with its status, in order. */
+static void fail_all(struct abci_engine *e)
+{
+    struct abci_failure record;
+    e->status = abci_shm_failure(e->shm, &record);
+    if (e->status == ABC_OK)
+        e->status = ABC_ERR_INTERNAL;
+    take_inbox(e);
+    for (uint32_t s = e->next_sequence - ABCI_SLOTS; s != e->next_sequence; s++) {
+        struct abci_instance *inst = &e->instance[s % ABCI_SLOTS];
+        if (inst->state == ABCI_INSTANCE_FREE || inst->sequence != s)
+            continue;
+        struct abc_request *q = inst->request;
+        for (int k = 0; k < ABCI_SLOTS; k++) /* all chunks of it: once complete, the request may be gone */
+            if (e->instance[k].request == q)
+                e->instance[k].state = ABCI_INSTANCE_FREE;
+        if (q != e->queue)
+            complete(e, q, e->status);
+    }
+    e->active = 0;
+    while (e->queue) {
+        struct abc_request *q = e->queue;
+        e->queue = q->next;
+        complete(e, q, e->status);
+    }
+    e->queue_end = &e->queue;
+    wake_local(e);
+}
+
+/* Advance every instance in flight, then put new ones in flight. 1 something moved, 0 nothing, negative: failed. */
+static int pass(struct abci_engine *e, struct abc_request *own)
+{
+    int moved = 0;
+    e->nblocked = 0;
+    if (abci_shm_failed(e->shm))
+        return ABC_ERR_PEER;
+    take_inbox(e);
+    if (e->active) {
+        uint32_t first = e->next_sequence - ABCI_SLOTS;
+        for (uint32_t s = first; s != e->next_sequence; s++) {
+            struct abci_instance *inst = &e->instance[s % ABCI_SLOTS];
+            if (!(e->active >> (s % ABCI_SLOTS) & 1))
+                continue;
+            struct abc_request *q = inst->request;
+            int r = abci_advance(e, inst);
+            if (r < 0)
+                return r;
+            moved |= r;
+            if (inst->state == ABCI_INSTANCE_FREE && q->finished == q->chunks) {
+                complete(e, q, ABC_OK);
+                if (q != own)
+                    wake_local(e);
+            }
+        }
+    }
+    while (e->queue) {
+        int r = abci_issue(e);
+        if (r < 0)
+            return fail_local(e, r);
+        if (r == 0)
+            break;
+        moved = 1;
+    }
+    return moved;
+}
+
+static double current_timeout(const struct abci_engine *e)
+{
+    double t = e->queue ? e->queue->timeout : 0;
+    for (int s = 0; s < ABCI_SLOTS; s++)
+        if (e->active >> s & 1 && (t == 0 || e->instance[s].request->timeout < t))
+            t = e->instance[s].request->timeout;
+    return t > 0 ? t : e->shm->wait.timeout;
+}
+
+/* The oldest operation in flight, to name it. */
+static void describe_oldest(const struct abci_engine *e, char *text, size_t capacity)
+{
+    for (uint32_t s = e->next_sequence - ABCI_SLOTS; s != e->next_sequence; s++)
+        if (e->active >> (s % ABCI_SLOTS) & 1) {
+            abci_call_describe(&e->instance[s % ABCI_SLOTS].id, text, capacity);
+            size_t n = strlen(text);
+            snprintf(text + n, capacity - n, " #%u", s);
+            return;
+        }
+    snprintf(text, capacity, "an operation that waits for a free slot");
+}
+
+static void say_slow(struct abci_engine *e)
+{
+    struct abci_waiting *w = &e->waiting;
+    if (w->said || w->since == 0 || e->nblocked == 0)
+        return;
+    double waited = abci_now() - w->since;
+    if (waited < e->shm->wait.slow)
+        return;
+    char what[128];
+    describe_oldest(e, what, sizeof what);
+    int r = e->blocked[0];
+    w->said = true;
+    ABCI_LOG(ABCI_LOG_WARN, "plan", e->shm->rank, "waiting for rank %d (pid %u) in %s for %.0f s", r, e->shm->peer[r].pid, what, waited);
+}
+
+/* Nothing moved: wait a little, or find that waiting is pointless. */
+static int wait_for_peers(struct abci_engine *e, bool may_sleep)
+{
+    int status = abci_shm_wait(e->shm, &e->waiting, e->blocked, e->nblocked, current_timeout(e), may_sleep, &e->suspect);
+    if (ABCI_LIKELY(status == ABC_PENDING)) {
+        if (e->waiting.since != 0 && !e->waiting.said)
+            say_slow(e);
+        return ABC_OK;
+    }
+    char what[128];
+    int r = e->suspect;
+    describe_oldest(e, what, sizeof what);
+    if (status == ABC_ERR_PEER)
+        abci_shm_fail(e->shm, status, r, NULL, NULL, "rank %d (pid %u) has died or left while rank %d waited for it in %s", r,
+                      r >= 0 ? e->shm->peer[r].pid : 0, e->shm->rank, what);
+    else
+        abci_shm_fail(e->shm, status, r, NULL, NULL, "rank %d (pid %u) did not arrive within %g s while rank %d waited for it in %s", r,
+                      r >= 0 ? e->shm->peer[r].pid : 0, current_timeout(e), e->shm->rank, what);
+    return status;
+}
+
+/* Drive until the request is complete (or, without one, until nothing is outstanding or somebody wants the claim). */
+static void drive(struct abci_engine *e, struct abc_request *own)
+{
+    for (;;) {
+        int moved = pass(e, own);
+        if (ABCI_UNLIKELY(moved < 0)) {
+            abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
+            fail_all(e);
+            return;
+        }
+        if (own ? state_of(own) != ABCI_REQUEST_STARTED
+                : !e->active && !e->queue && !atomic_load_explicit(&e->inbox, memory_order_relaxed))
+            break;
+        if (moved) {
+            if (e->waiting.armed || e->waiting.spins)
+                abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
+            continue;
+        }
+        if (!own && atomic_load_explicit(&e->sleepers, memory_order_relaxed) > 1)
+            break;
+        if (wait_for_peers(e, true) != ABC_OK) {
+            fail_all(e);
+            return;
+        }
+    }
+    if (e->waiting.armed || e->waiting.spins)
+        abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
+}
+
+/* ---- For the API ------------------------------------------------------------------------------------------------------------------------- */
+
+static void begin(struct abc_request *q)
+{
+    q->issued = q->finished = 0;
+    q->status = ABC_PENDING;
+    atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);
+}
+
+/* Hand over to whoever drives next. Counted: the progress thread looks after it. */
+static void push_inbox(struct abci_engine *e, struct abc_request *q)
+{
+    begin(q);
+    q->counted = true;
+    atomic_fetch_add_explicit(&e->outstanding, 1, memory_order_seq_cst);
+    struct abc_request *head = atomic_load_explicit(&e->inbox, memory_order_relaxed);
+    do
+        q->next = head;
+    while (!atomic_compare_exchange_weak_explicit(&e->inbox, &head, q, memory_order_seq_cst, memory_order_relaxed)); /* pairs with take_inbox */
+}
+
+int abci_engine_wait(struct abci_engine *e, struct abc_request *q)
+{
+    while (state_of(q) != ABCI_REQUEST_COMPLETE) {
+        if (try_claim(e)) {
+            if (state_of(q) == ABCI_REQUEST_STARTED)
+                drive(e, q);
+            release_claim(e);
+        } else {
+            sleep_local(e, q);
+        }
+    }
+    return q->status;
+}
+
+int abci_engine_run(struct abci_engine *e, struct abc_request *q)
+{
+    if (!try_claim(e)) {
+        push_inbox(e, q);
+        abci_shm_ring(e->shm->control); /* the holder may sleep on the doorbell: let it see the inbox */
+        return abci_engine_wait(e, q);
+    }
+    take_inbox(e);
+    begin(q);
+    q->counted = false;
+    q->next = NULL;
+    *e->queue_end = q;
+    e->queue_end = &q->next;
+    drive(e, q);
+    release_claim(e);
+    return ABCI_LIKELY(state_of(q) == ABCI_REQUEST_COMPLETE) ? q->status : abci_engine_wait(e, q);
+}
+
+void abci_engine_start(struct abci_engine *e, struct abc_request *q)
+{
+    push_inbox(e, q);
+    if (try_claim(e)) {
+        if (pass(e, NULL) < 0)
+            fail_all(e);
+        release_claim(e);
+    } else {
+        abci_shm_ring(e->shm->control);
+    }
+    wake_local(e); /* the progress thread */
+}
+
+int abci_engine_test(struct abci_engine *e, struct abc_request *q)
+{
+    if (state_of(q) == ABCI_REQUEST_STARTED && try_claim(e)) {
+        int moved = pass(e, q);
+        if (moved < 0)
+            fail_all(e);
+        else if (!moved && state_of(q) == ABCI_REQUEST_STARTED && wait_for_peers(e, false) != ABC_OK)
+            fail_all(e);
+        release_claim(e);
+    }
+    return state_of(q) == ABCI_REQUEST_COMPLETE ? q->status : ABC_PENDING;
+}
+
+void abci_engine_progress(struct abci_engine *e, _Atomic int *stop)
+{
+    while (!atomic_load_explicit(stop, memory_order_acquire)) {
+        if (atomic_load_explicit(&e->outstanding, memory_order_seq_cst) == 0) {
+            sleep_local(e, NULL);
+        } else if (try_claim(e)) {
+            drive(e, NULL);
+            release_claim(e);
+            sched_yield();
+        } else {
+            sched_yield();
+        }
+    }
+}
+
+int abci_engine_drain(struct abci_engine *e, double timeout)
+{
+    uint32_t last = e->next_sequence - 1;
+    struct abci_waiting w = {0};
+    int suspect = -1;
+    for (int r = 0; r < e->shm->nranks; r++) {
+        uint16_t one = (uint16_t)r;
+        while (r != e->shm->rank && e->shm->peer[r].control && !abci_shm_peer_done(&e->shm->peer[r], last) && !abci_shm_failed(e->shm)) {
+            int status = abci_shm_wait(e->shm, &w, &one, 1, timeout, true, &suspect);
+            if (status == ABC_ERR_TIMEOUT)
+                return abci_error(status, "rank %d has not finished operation #%u; it still read this rank's memory", r, last);
+            if (status == ABC_ERR_PEER)
+                break; /* dead or gone: it reads nothing any more */
+        }
+        abci_shm_wait_over(e->shm, &w, &one, 1);
+    }
+    return ABC_OK;
+}

@@ -1,0 +1,137 @@
+/*
+ * run.h - stage 3: the executor. An engine advances all operations of one rank in one communicator; it is the only caller of the
+ * transport and of the reductions. Every operation is a resumable state machine: nobody blocks inside it, whoever holds the claim
+ * drives all of it.
+ */
+#ifndef ABCI_RUN_H
+#define ABCI_RUN_H
+
+#include <stdatomic.h>
+
+#include "plan/part.h"
+#include "plan/plan.h"
+#include "reduce/reduce.h"
+#include "transport/shm.h"
+
+/* A plan with what the executor derives from it once. Immutable. */
+struct abci_runnable {
+    struct abci_plan *plan;
+    uint32_t hash;       /* of the name */
+    uint32_t lead;       /* leading PUBLISH steps of IN on counter 0, fused with the header */
+    uint16_t lead_value; /* what they raise counter 0 to */
+    bool publishes_in, publishes_out;
+    bool in_by_lead;     /* IN is published by the leading steps only */
+    bool reads_lead;     /* this rank reads IN blocks of peers */
+    bool single_values;  /* every other PUBLISH is the only one of its counter: small blocks may travel in its line */
+    bool one_rounding;   /* every REDUCE completes the reduction: bits do not depend on the algorithm */
+};
+/* Takes over the plan. NULL when there is no memory or the plan uses a step kind that the executor does not know. */
+struct abci_runnable *abci_runnable_make(struct abci_plan *plan);
+void abci_runnable_free(struct abci_runnable *runnable);
+
+/* What was measured at start-up; rank 0's values hold for all. */
+struct abci_machine {
+    struct abci_price_constants price;
+    double staged[2];    /* seconds per byte: write a block that the peer has read (plain, streaming), the peer reads it */
+    double remote_call;  /* process_vm_readv: seconds per call, per byte; 0: not measured */
+    double remote_byte;
+    uint8_t stream_stage; /* staging is written with streaming stores */
+    uint8_t measured;
+    uint32_t remote_from; /* private areas of so many KiB and more are read by process_vm_readv; 0: never */
+};
+/*
+ * run_probe.c: ranks 0 and 1 measure, once in the life of rank 0's process; called by all ranks after binding. Takes a few
+ * milliseconds at most; where the peers do not answer in time the built-in values stay.
+ */
+void abci_probe(struct abci_shm *shm, struct abci_machine *machine);
+
+enum abci_request_state { ABCI_REQUEST_IDLE, ABCI_REQUEST_STARTED, ABCI_REQUEST_CALLBACK, ABCI_REQUEST_COMPLETE };
+
+/* One operation. On the stack for blocking calls, from the heap otherwise. */
+struct abc_request {
+    abc_comm *comm;
+    const struct abci_runnable *run;
+    struct abci_call_id id;
+    struct abci_shape shape; /* of the whole call; first and length are set for each chunk */
+    struct abci_reduction reduction;
+    struct abci_user_op user;
+    const char *in;
+    char *out;
+    uint64_t direct[2]; /* offset of in, out in the own segment */
+    bool is_direct[2];
+    uint64_t chunk_bytes;
+    uint64_t chunks, issued, finished;
+    uint32_t last_sequence;
+    double timeout;
+    int status;
+    _Atomic int state;
+    struct abc_request *next; /* inbox, issue queue, callback list: one at a time */
+    abc_callback callback;
+    void *callback_context;
+    void *backup; /* preserve: copy of in-place input */
+    uint64_t backup_bytes;
+    bool in_place, persistent, heap, counted;
+    int tag;
+};
+
+struct abci_instance;
+struct abci_region;
+
+struct abci_engine {
+    struct abci_shm *shm;
+    struct abci_machine machine;
+    int pipeline;
+    enum abci_store stores; /* of large user buffers written once */
+    /* between threads */
+    _Atomic uint32_t claim;              /* 1 while a thread drives */
+    _Atomic uint32_t event;              /* futex: claim released or a request of somebody else completed */
+    _Atomic uint32_t sleepers;           /* threads on `event` */
+    _Atomic(struct abc_request *) inbox; /* started, not yet queued; newest first */
+    _Atomic uint32_t outstanding;        /* requests started and not complete */
+    /* of the claim's holder */
+    uint32_t next_sequence;
+    uint32_t reads_over;      /* the done watermark */
+    uint32_t reads_over_mask; /* bit i: sequence reads_over + 1 + i reads nothing more */
+    uint32_t slots_free_to;   /* peers' watermarks allow sequences up to it */
+    uint32_t chain;
+    struct abc_request *queue, **queue_end; /* not fully issued, in order */
+    struct abc_request *callbacks;
+    struct abci_instance *instance; /* [ABCI_SLOTS] */
+    uint32_t active;                /* bit slot: instance in flight */
+    struct abci_region *regions;
+    uint16_t *blocked; /* peers that the last pass waited for */
+    int nblocked;
+    struct abci_waiting waiting;
+    int suspect; /* peer that looked dead at the last look, -1 */
+    const void **sources;    /* operands of the reduction under way */
+    struct source *located;  /* where each peer's piece of it lies */
+    char *gather;  /* header payloads longer than a line */
+    char *remote;  /* tiles read by process_vm_readv */
+    int status;    /* ABC_OK, or why the communicator ended */
+};
+
+int abci_engine_open(struct abci_engine *engine, struct abci_shm *shm, uint32_t seed);
+void abci_engine_close(struct abci_engine *engine);
+/* Tiles for reading peers' private memory; needed before any peer publishes that way. */
+int abci_engine_allow_remote(struct abci_engine *engine);
+/* Run a prepared request to its end on this thread; returns its status. */
+int abci_engine_run(struct abci_engine *engine, struct abc_request *request);
+/* Start without blocking; wait and test below complete it. */
+void abci_engine_start(struct abci_engine *engine, struct abc_request *request);
+int abci_engine_wait(struct abci_engine *engine, struct abc_request *request);
+int abci_engine_test(struct abci_engine *engine, struct abc_request *request);
+/* Body of the progress thread: drives whenever something is outstanding, until *stop. */
+void abci_engine_progress(struct abci_engine *engine, _Atomic int *stop);
+void abci_engine_poke(struct abci_engine *engine); /* wake the progress thread and every local waiter */
+/* Wait until every peer has stopped reading what this rank published; bounded by timeout. */
+int abci_engine_drain(struct abci_engine *engine, double timeout);
+
+/* Stop points for tests: called at each step with (rank, sequence, step); a constant no-op otherwise. */
+#ifdef ABCI_HOOKS
+extern void (*abci_hook)(int rank, uint32_t sequence, int step);
+#define ABCI_HOOK(rank, sequence, step) (abci_hook ? abci_hook((rank), (sequence), (step)) : (void)0)
+#else
+#define ABCI_HOOK(rank, sequence, step) ((void)0)
+#endif
+
+#endif

@@ -1,0 +1,65 @@
+/* run_internal.h - what the files of the executor share: run.c (claim, queue, driving), run_issue.c (header, staging), run_step.c (steps). */
+#ifndef ABCI_RUN_INTERNAL_H
+#define ABCI_RUN_INTERNAL_H
+
+#include "plan/run.h"
+
+#define ABCI_EAGER (16 << 10)     /* IN areas up to this size are staged before the header is stored */
+#define ABCI_REMOTE_TILE (256 << 10)
+#define ABCI_WINDOW 32            /* steps that may be ahead of the first incomplete one */
+
+enum abci_instance_state { ABCI_INSTANCE_FREE, ABCI_INSTANCE_STEPS, ABCI_INSTANCE_READERS };
+
+/* One chunk of one operation in flight; lives in slot sequence % ABCI_SLOTS. */
+struct abci_instance {
+    struct abc_request *request;
+    const struct abci_runnable *run;
+    struct abci_shape shape;
+    struct abci_call_id id;
+    uint32_t sequence;
+    uint8_t state;
+    uint8_t flags;           /* of the own header */
+    uint8_t mode[2];         /* enum abci_mode of IN, OUT */
+    struct abci_region *region;
+    char *stage[2];          /* own staging areas of IN, OUT */
+    char *tmp;               /* own temporaries */
+    uint64_t tmp_area;       /* bytes of one */
+    uint32_t chain;
+    uint32_t first;          /* steps before it are complete */
+    uint32_t ahead;          /* bit i: step first + i is complete */
+    uint32_t at_step;        /* step whose peers up to at_peer are known to be ready */
+    uint16_t at_peer;
+    uint16_t reader;         /* readers before it are over */
+    uint64_t verified[ABCI_MAX_RANKS / 64]; /* peers whose header has been compared */
+    char tiny[ABCI_MAX_TMP * ABCI_INLINE_COUNTER]; /* temporaries that travel in counter lines */
+};
+
+/* Staging memory lent to one instance; free again when every peer's watermark has passed it. */
+struct abci_region {
+    char *memory;
+    uint64_t offset, bytes;
+    uint32_t sequence; /* last user */
+    bool used;
+    struct abci_region *next; /* most recently used first */
+};
+
+/* run_issue.c: put the queue's next chunk in flight if a slot and staging are free. 1 moved, 0 not now, negative error. */
+int abci_issue(struct abci_engine *e);
+bool abci_region_over(struct abci_engine *e, struct abci_region *r);
+void abci_regions_free(struct abci_engine *e);
+
+/* run_step.c: advance one instance. 1 moved, 0 not now, negative: the communicator has failed. */
+int abci_advance(struct abci_engine *e, struct abci_instance *inst);
+
+static inline void abci_blocked_by(struct abci_engine *e, int peer)
+{
+    if (e->nblocked < ABCI_SLOTS + 2)
+        e->blocked[e->nblocked++] = (uint16_t)peer;
+}
+/* The address of own bytes of a user buffer. */
+static inline char *abci_user(const struct abci_instance *inst, int buffer)
+{
+    return buffer == ABCI_IN ? (char *)inst->request->in : inst->request->out;
+}
+
+#endif

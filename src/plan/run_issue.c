@@ -1,0 +1,297 @@
+/*
+ * run_issue.c - stage 3: an instance starts. Chooses how peers reach each buffer, borrows staging, stores the operation's header, which
+ * publishes small payloads with the same line. Before: run.c's queue. After: run_step.c. Runs under the claim; allocates only when
+ * staging has to grow, never in the steady state.
+ */
+#include <string.h>
+
+#include "plan/run_internal.h"
+
+#define REGION_SMALL (64u << 10)
+#define REGIONS_LARGE 4 /* per engine; more instances wait */
+
+static uint32_t mix(uint32_t h, uint32_t v)
+{
+    h ^= v;
+    h *= 0x9e3779b1u;
+    return h ^ h >> 15;
+}
+
+bool abci_region_over(struct abci_engine *e, struct abci_region *r)
+{
+    for (int p = 0; p < e->shm->nranks; p++)
+        if (p != e->shm->rank && !abci_shm_peer_done(&e->shm->peer[p], r->sequence)) {
+            abci_blocked_by(e, p);
+            return false;
+        }
+    return true;
+}
+
+void abci_regions_free(struct abci_engine *e)
+{
+    for (struct abci_region *r = e->regions, *next; r; r = next) {
+        next = r->next;
+        abci_segment_free(r->memory);
+        abci_free(r);
+    }
+    e->regions = NULL;
+}
+
+static struct abci_region *new_region(uint64_t bytes)
+{
+    struct abci_region *r = abci_alloc(sizeof *r);
+    void *memory;
+    if (!r || abci_segment_alloc(bytes, &memory, &r->offset) != ABC_OK) {
+        abci_free(r);
+        return NULL;
+    }
+    r->memory = memory;
+    r->bytes = bytes;
+    return r;
+}
+
+/* Borrow the most recently used region that is over and large enough. ABC_PENDING when all that may exist are in use. */
+static int borrow_region(struct abci_engine *e, uint64_t bytes, struct abci_region **out)
+{
+    bool small = bytes <= REGION_SMALL;
+    uint64_t want = small ? REGION_SMALL : bytes;
+    int others = 0;
+    struct abci_region **at = &e->regions, **replace = NULL;
+    for (; *at; at = &(*at)->next) {
+        struct abci_region *r = *at;
+        if (small != (r->bytes <= REGION_SMALL))
+            continue;
+        others++;
+        if (r->used || !abci_region_over(e, r))
+            continue;
+        if (r->bytes >= bytes)
+            break;
+        replace = at;
+    }
+    struct abci_region *found = *at;
+    if (found) {
+        *at = found->next;
+    } else if (others < (small ? ABCI_SLOTS + 2 : REGIONS_LARGE) || replace) {
+        if (replace && others >= REGIONS_LARGE) {
+            struct abci_region *old = *replace;
+            *replace = old->next;
+            abci_segment_free(old->memory);
+            abci_free(old);
+        }
+        found = new_region(want);
+        if (!found)
+            return abci_error(ABC_ERR_MEMORY, "%llu bytes of staging cannot be had", (unsigned long long)want);
+    } else {
+        return ABC_PENDING;
+    }
+    found->next = e->regions;
+    e->regions = found;
+    found->used = true;
+    *out = found;
+    return ABC_OK;
+}
+
+/* All peers must be done with the operation that used the slot 16 sequences ago. */
+static bool slot_free(struct abci_engine *e, uint32_t sequence)
+{
+    if ((int32_t)(e->slots_free_to - sequence) >= 0)
+        return true;
+    uint32_t low = sequence + ABCI_SLOTS;
+    for (int p = 0; p < e->shm->nranks; p++) {
+        if (p == e->shm->rank)
+            continue;
+        if (!abci_shm_peer_done(&e->shm->peer[p], sequence - ABCI_SLOTS)) {
+            abci_blocked_by(e, p);
+            return false;
+        }
+        if ((int32_t)(low - e->shm->peer[p].done) > 0)
+            low = e->shm->peer[p].done;
+    }
+    e->slots_free_to = low + ABCI_SLOTS;
+    return true;
+}
+
+/* Do all of the instance's published blocks fit lines? Then which lines. */
+static uint8_t inline_flags(const struct abci_instance *inst)
+{
+    const struct abci_runnable *run = inst->run;
+    uint64_t in = run->publishes_in ? abci_part_area(&inst->shape, ABCI_IN) : 0;
+    uint64_t out = run->publishes_out || run->plan->ntmp ? abci_part_area(&inst->shape, ABCI_OUT) : 0;
+    if ((run->publishes_in && !run->in_by_lead) || in > ABCI_INLINE_HEADER || out > ABCI_INLINE_COUNTER ||
+        ((run->publishes_out || run->plan->ntmp) && !run->single_values))
+        return 0;
+    if (run->plan->ntmp && abci_part_area(&inst->shape, ABCI_TMP) > ABCI_INLINE_COUNTER)
+        return 0;
+    return ABCI_HEADER_PAYLOAD | ABCI_COUNTER_PAYLOAD;
+}
+
+static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instance *inst, int buffer)
+{
+    bool published = buffer == ABCI_IN ? inst->run->publishes_in : inst->run->publishes_out;
+    if (!published)
+        return ABCI_MODE_NONE;
+    if (buffer == ABCI_IN && inst->run->plan->stage_in_place && inst->request->in_place)
+        return ABCI_MODE_STAGED; /* the plan overwrites it while peers may still read */
+    if (inst->request->is_direct[buffer])
+        return ABCI_MODE_DIRECT;
+    uint64_t area = abci_part_area(&inst->shape, buffer);
+    if (e->machine.remote_from && e->shm->remote_for_all && area >= (uint64_t)e->machine.remote_from << 10)
+        return ABCI_MODE_REMOTE;
+    return ABCI_MODE_STAGED;
+}
+
+/* Borrow what the instance needs and lay it out: temporaries first, then the staging areas of IN and OUT. */
+static int lay_out(struct abci_engine *e, struct abci_instance *inst)
+{
+    const struct abci_plan *plan = inst->run->plan;
+    uint64_t at = 0, area[2] = {0, 0};
+    inst->tmp_area = plan->ntmp ? abci_part_area(&inst->shape, ABCI_TMP) : 0;
+    at = inst->tmp_area * plan->ntmp;
+    for (int b = ABCI_IN; b <= ABCI_OUT; b++) {
+        inst->mode[b] = choose_mode(e, inst, b);
+        inst->stage[b] = NULL;
+        if (inst->mode[b] == ABCI_MODE_STAGED) {
+            area[b] = at;
+            at += abci_part_area(&inst->shape, b);
+        }
+    }
+    inst->region = NULL;
+    if (at == 0)
+        return ABC_OK;
+    int status = borrow_region(e, at, &inst->region);
+    if (status != ABC_OK)
+        return status;
+    inst->region->sequence = inst->sequence;
+    inst->tmp = inst->region->memory;
+    for (int b = ABCI_IN; b <= ABCI_OUT; b++)
+        if (inst->mode[b] == ABCI_MODE_STAGED)
+            inst->stage[b] = inst->region->memory + area[b];
+    return ABC_OK;
+}
+
+/* Copy the blocks of a buffer that the leading steps publish to `to`, laid out as an area. */
+static void gather_lead(const struct abci_instance *inst, char *to)
+{
+    const char *user = abci_user(inst, ABCI_IN);
+    for (uint32_t i = 0; i < inst->run->lead; i++) {
+        struct abci_ref ref = inst->run->plan->steps[i].src;
+        for (int k = 0; k < ref.count; k++) {
+            struct abci_range r = abci_part_block(&inst->shape, ref.buffer, ref.block + k);
+            if (r.bytes)
+                memcpy(to + r.area, user + r.user, r.bytes);
+        }
+    }
+}
+
+/* Payload into the header's lines. Lines 1 to 3 are stored before line 0; each carries the sequence of its own. */
+static void fill_payload(const struct abci_instance *inst, struct abci_header_slot *slot)
+{
+    char bytes[ABCI_INLINE_HEADER];
+    uint64_t n = abci_part_area(&inst->shape, ABCI_IN);
+    gather_lead(inst, bytes);
+    memcpy(slot->head.payload, bytes, n < 32 ? n : 32);
+    for (uint64_t line = 0, at = 32; at < n; line++, at += 60) {
+        memcpy(slot->more[line].payload, bytes + at, n - at < 60 ? n - at : 60);
+        atomic_store_explicit(&slot->more[line].sequence, inst->sequence, memory_order_release); /* pairs with header_complete */
+    }
+}
+
+static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
+{
+    for (int b = ABCI_IN; b <= ABCI_OUT; b++) {
+        h->mode[b] = inst->mode[b];
+        h->base[b] = 0;
+        if (inst->mode[b] == ABCI_MODE_DIRECT)
+            h->base[b] = inst->request->direct[b];
+        else if (inst->mode[b] == ABCI_MODE_REMOTE)
+            h->base[b] = (uint64_t)(uintptr_t)abci_user(inst, b);
+        else if (inst->mode[b] == ABCI_MODE_STAGED)
+            h->base[b] = inst->region->offset + (uint64_t)(inst->stage[b] - inst->region->memory);
+    }
+    h->region = inst->region ? (uint32_t)(inst->region->offset >> 12) : 0;
+    bool eager = inst->mode[ABCI_IN] != ABCI_MODE_STAGED || abci_part_area(&inst->shape, ABCI_IN) <= ABCI_EAGER;
+    if (!inst->run->lead || !eager)
+        return;
+    if (inst->mode[ABCI_IN] == ABCI_MODE_STAGED)
+        gather_lead(inst, inst->stage[ABCI_IN]);
+    h->counter0 = inst->run->lead_value;
+    inst->first = inst->run->lead;
+}
+
+/* Store the header; its sequence last, which publishes everything before it to whoever loads it (run_step.c, verify). */
+static void store_header(struct abci_engine *e, struct abci_instance *inst)
+{
+    struct abci_header_slot *slot = abci_shm_header(e->shm->control, inst->sequence);
+    struct abci_header *h = &slot->head;
+    h->collective = inst->id.collective;
+    h->type = inst->id.type;
+    h->op = inst->id.op;
+    h->flags = inst->flags;
+    h->root = (uint16_t)inst->id.root;
+    h->counter0 = 0;
+    h->algorithm = inst->id.algorithm;
+    h->count = inst->id.count;
+    h->chain = inst->chain;
+    h->done = e->reads_over;
+    if (inst->flags & ABCI_HEADER_PAYLOAD) {
+        if (inst->run->lead)
+            fill_payload(inst, slot);
+        inst->first = inst->run->lead;
+        h->counter0 = inst->run->lead_value;
+    } else {
+        fill_descriptors(inst, h);
+    }
+    atomic_store_explicit(&h->sequence, inst->sequence, memory_order_release);
+    abci_shm_notify(e->shm);
+}
+
+static uint32_t chained(uint32_t chain, const struct abci_call_id *id)
+{
+    chain = mix(chain, (uint32_t)id->collective | (uint32_t)id->type << 8 | (uint32_t)id->op << 16);
+    chain = mix(chain, id->root ^ id->algorithm);
+    return mix(chain, (uint32_t)id->count ^ (uint32_t)(id->count >> 32) * 0x85ebca6bu);
+}
+
+int abci_issue(struct abci_engine *e)
+{
+    struct abc_request *q = e->queue;
+    uint32_t sequence = e->next_sequence;
+    struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
+    if (!q || inst->state != ABCI_INSTANCE_FREE || q->issued - q->finished >= (uint64_t)e->pipeline || !slot_free(e, sequence))
+        return 0;
+    inst->request = q;
+    inst->run = q->run;
+    inst->shape = q->shape;
+    if (q->chunks > 1)
+        abci_part_chunk(&inst->shape, q->chunk_bytes, q->issued);
+    inst->sequence = sequence;
+    inst->first = inst->ahead = 0;
+    inst->at_step = UINT32_MAX;
+    inst->reader = 0;
+    memset(inst->verified, 0, sizeof inst->verified[0] * (size_t)((e->shm->nranks + 63) / 64));
+    inst->flags = inline_flags(inst);
+    if (inst->flags) {
+        inst->region = NULL;
+        inst->mode[ABCI_IN] = inst->mode[ABCI_OUT] = ABCI_MODE_NONE;
+        inst->tmp = inst->tiny;
+        inst->tmp_area = ABCI_INLINE_COUNTER;
+    } else {
+        int status = lay_out(e, inst);
+        if (status != ABC_OK)
+            return status == ABC_PENDING ? 0 : status;
+    }
+    inst->id = q->id;
+    inst->id.sequence = sequence;
+    inst->chain = e->chain = chained(e->chain, &inst->id);
+    inst->state = ABCI_INSTANCE_STEPS;
+    e->active |= 1u << (sequence % ABCI_SLOTS);
+    e->next_sequence = sequence + 1;
+    if (++q->issued == q->chunks) {
+        q->last_sequence = sequence;
+        e->queue = q->next;
+        if (!e->queue)
+            e->queue_end = &e->queue;
+    }
+    store_header(e, inst);
+    return 1;
+}

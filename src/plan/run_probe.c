@@ -1,0 +1,212 @@
+/*
+ * run_probe.c - stage 3, at creation: what this machine is like between rank 0 and rank 1. Measures the hand-off of a line, staging
+ * written with plain and with streaming stores, and process_vm_readv. Talks over the probe lines of the two control blocks. Every wait is
+ * bounded: a rank that does not answer leaves the built-in values in place.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+
+#include "plan/run.h"
+
+#define BLOCK (64u << 10)
+#define ROUNDS 24      /* hand-offs a batch */
+#define BATCHES 6
+#define COPIES 4       /* copies of a block, each kind */
+#define PATIENCE 0.02  /* seconds for any single answer */
+
+/* Words of the probe lines; one line each. */
+enum { WORD_STATE, WORD_PING, WORD_BLOCK, WORD_PRIVATE, WORD_COPY, WORD_CALL_NS, WORD_BYTE_NS, WORD_COUNT };
+enum { STATE_GO = 1, STATE_SKIP = 2, STATE_READY = 3, STATE_OVER = 4 };
+
+static struct {
+    pthread_mutex_t lock;
+    bool valid;
+    struct abci_machine machine;
+} known = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Atomic uint64_t *word(struct abci_control *c, int which)
+{
+    return &c->probe[which * 8];
+}
+
+static void put(struct abci_control *c, int which, uint64_t value)
+{
+    atomic_store_explicit(word(c, which), value, memory_order_release); /* pairs with await */
+}
+
+/* Spin, then yield, until the word has the value; false when patience ends. */
+static bool await(struct abci_control *c, int which, uint64_t value)
+{
+    for (int i = 0; i < 2000; i++) {
+        if (atomic_load_explicit(word(c, which), memory_order_acquire) == value)
+            return true;
+        abci_pause();
+    }
+    for (double end = abci_now() + PATIENCE; abci_now() < end; sched_yield())
+        if (atomic_load_explicit(word(c, which), memory_order_acquire) == value)
+            return true;
+    return false;
+}
+
+static void built_in(struct abci_machine *m)
+{
+    memset(m, 0, sizeof *m);
+    m->price = (struct abci_price_constants){.hand_off = 2e-7, .step = 3e-8, .copy = 2.5e-11, .read = 3.5e-11, .reduce = 2.5e-11, .crowding = 1};
+}
+
+/* Rank 0's half of the hand-off: the quickest batch. */
+static bool ping(struct abci_control *own, struct abci_control *peer, double *hand_off)
+{
+    double best = 1;
+    uint64_t n = 0;
+    for (int batch = 0; batch < BATCHES; batch++) {
+        double start = abci_now();
+        for (int i = 0; i < ROUNDS; i++) {
+            put(own, WORD_PING, ++n);
+            if (!await(peer, WORD_PING, n))
+                return false;
+        }
+        double one = (abci_now() - start) / (2 * ROUNDS);
+        best = one < best ? one : best;
+    }
+    *hand_off = best;
+    return true;
+}
+
+static bool pong(struct abci_control *own, struct abci_control *peer)
+{
+    for (uint64_t n = 1; n <= ROUNDS * BATCHES; n++) {
+        if (!await(peer, WORD_PING, n))
+            return false;
+        put(own, WORD_PING, n);
+    }
+    return true;
+}
+
+/* Rank 0 writes the block with either store kind, rank 1 reads it; seconds per byte, hand-offs taken out. */
+static bool write_blocks(struct abci_control *own, struct abci_control *peer, char *block, const char *from, double hand_off, double *cost)
+{
+    uint64_t n = 0;
+    cost[0] = cost[1] = 1;
+    for (int i = 0; i < COPIES; i++)
+        for (int kind = 0; kind < 2; kind++) {
+            double start = abci_now();
+            abci_copy(block, NULL, from, BLOCK, (enum abci_store)kind);
+            put(own, WORD_COPY, ++n);
+            if (!await(peer, WORD_COPY, n))
+                return false;
+            double took = (abci_now() - start - 2 * hand_off) / BLOCK;
+            if (i > 0 && took < cost[kind]) /* the first round pays for page faults */
+                cost[kind] = took;
+        }
+    return true;
+}
+
+static bool read_blocks(struct abci_control *own, struct abci_control *peer, const char *block, char *to)
+{
+    for (uint64_t n = 1; n <= 2 * COPIES; n++) {
+        if (!await(peer, WORD_COPY, n))
+            return false;
+        abci_copy(to, NULL, block, BLOCK, ABCI_STORE_PLAIN);
+        put(own, WORD_COPY, n);
+    }
+    return true;
+}
+
+/* Rank 1: time of small and large reads of rank 0's private block, in picoseconds a call and a byte. */
+static void time_remote(struct abci_shm *shm, char *to, uint64_t from)
+{
+    double small = 1, large = 1;
+    for (int i = 0; i < 4; i++) {
+        double t0 = abci_now();
+        if (abci_shm_read_remote(shm, 0, to, from, 8) != ABC_OK)
+            return;
+        double t1 = abci_now();
+        if (abci_shm_read_remote(shm, 0, to, from, BLOCK) != ABC_OK)
+            return;
+        double t2 = abci_now();
+        small = t1 - t0 < small ? t1 - t0 : small;
+        large = t2 - t1 < large ? t2 - t1 : large;
+    }
+    put(shm->control, WORD_CALL_NS, (uint64_t)(small * 1e12) + 1);
+    put(shm->control, WORD_BYTE_NS, (uint64_t)((large - small) * 1e15 / BLOCK) + 1);
+}
+
+static void lead(struct abci_shm *shm, struct abci_machine *m, char *private)
+{
+    struct abci_control *own = shm->control, *peer = shm->peer[1].control;
+    void *block;
+    uint64_t offset;
+    if (abci_segment_alloc(BLOCK, &block, &offset) != ABC_OK)
+        return;
+    put(own, WORD_BLOCK, offset);
+    put(own, WORD_PRIVATE, (uint64_t)(uintptr_t)private);
+    put(own, WORD_STATE, STATE_GO);
+    bool ok = await(peer, WORD_STATE, STATE_READY) && ping(own, peer, &m->price.hand_off) &&
+              write_blocks(own, peer, block, private, m->price.hand_off, m->staged) && await(peer, WORD_STATE, STATE_OVER);
+    if (ok) {
+        m->measured = 1;
+        m->stream_stage = m->staged[ABCI_STORE_STREAM] < 0.9 * m->staged[ABCI_STORE_PLAIN];
+        double staged = m->staged[m->stream_stage];
+        m->price.read = staged * 0.5;
+        m->price.copy = staged * 0.5;
+        m->remote_call = 1e-12 * (double)atomic_load(word(peer, WORD_CALL_NS));
+        m->remote_byte = 1e-15 * (double)atomic_load(word(peer, WORD_BYTE_NS));
+        if (m->remote_call > 0 && m->remote_call + m->remote_byte * (256 << 10) < 0.7 * staged * (256 << 10))
+            m->remote_from = 256;
+    } else {
+        built_in(m);
+    }
+    abci_segment_free(block);
+}
+
+static void follow(struct abci_shm *shm, char *private)
+{
+    struct abci_control *own = shm->control, *peer = shm->peer[0].control;
+    double end = abci_now() + 1;
+    uint64_t state;
+    while ((state = atomic_load_explicit(word(peer, WORD_STATE), memory_order_acquire)) == 0 && abci_now() < end)
+        sched_yield();
+    if (state != STATE_GO)
+        return;
+    char *block = abci_segment_at(shm->peer[0].segment, atomic_load(word(peer, WORD_BLOCK)), BLOCK);
+    put(own, WORD_STATE, STATE_READY);
+    if (!block || !pong(own, peer) || !read_blocks(own, peer, block, private))
+        return;
+    if (shm->peer[0].readable)
+        time_remote(shm, private, atomic_load(word(peer, WORD_PRIVATE)));
+    put(own, WORD_STATE, STATE_OVER);
+}
+
+void abci_probe(struct abci_shm *shm, struct abci_machine *m)
+{
+    built_in(m);
+    if (shm->nranks < 2 || shm->rank > 1)
+        return;
+    if (shm->rank == 0) {
+        pthread_mutex_lock(&known.lock);
+        bool skip = known.valid;
+        if (skip)
+            *m = known.machine;
+        pthread_mutex_unlock(&known.lock);
+        if (skip) {
+            put(shm->control, WORD_STATE, STATE_SKIP);
+            return;
+        }
+    }
+    char *private = abci_alloc_aligned(BLOCK, 4096);
+    if (!private)
+        return;
+    memset(private, 1, BLOCK);
+    if (shm->rank == 1) {
+        follow(shm, private);
+    } else {
+        lead(shm, m, private);
+        pthread_mutex_lock(&known.lock);
+        known.machine = *m;
+        known.valid = m->measured;
+        pthread_mutex_unlock(&known.lock);
+    }
+    abci_free(private);
+}

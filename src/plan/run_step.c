@@ -1,0 +1,451 @@
+/*
+ * run_step.c - stage 3: the steps of an instance. Waits by polling only: a step that cannot go on says so and the next one is tried.
+ * A peer's header is compared with the own call before anything of that peer is used. Bytes touched per step: PUBLISH of a staged block
+ * reads and writes it once; FETCH, REDUCE read each source and write the result once (twice with ABCI_STAGE).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "plan/run_internal.h"
+
+#define STEP_PENDING 0
+#define STEP_DONE 1
+
+/* ---- Is the peer where we need it? ---------------------------------------------------------------------------------------------------- */
+
+static void call_of_header(const struct abci_header *h, struct abci_call_id *id)
+{
+    *id = (struct abci_call_id){.collective = h->collective, .type = h->type, .op = h->op, .root = h->root, .count = h->count};
+    id->algorithm = h->algorithm;
+}
+
+/* The ranks called different things: say both, end the communicator. */
+static int mismatch(struct abci_engine *e, const struct abci_instance *inst, int peer, const struct abci_header *h)
+{
+    struct abci_call_id theirs;
+    char a[96], b[96];
+    call_of_header(h, &theirs);
+    theirs.sequence = inst->sequence;
+    abci_call_describe(&inst->id, a, sizeof a);
+    abci_call_describe(&theirs, b, sizeof b);
+    bool same = strcmp(a, b) == 0;
+    const char *why = !same                                          ? ""
+                      : theirs.algorithm != inst->id.algorithm       ? " with another algorithm or chunk size"
+                                                                     : " but an earlier call differed";
+    abci_shm_fail(e->shm, ABC_ERR_MISMATCH, e->shm->nranks == 2 ? -1 : peer, &inst->id, &theirs, "rank %d called %s, rank %d called %s%s",
+                  e->shm->rank, a, peer, b, why);
+    return ABC_ERR_MISMATCH;
+}
+
+/* All lines of a header that carries the payload must be there. Acquire: pairs with fill_payload. */
+static bool header_complete(const struct abci_instance *inst, const struct abci_header_slot *slot)
+{
+    uint64_t n = abci_part_area(&inst->shape, ABCI_IN);
+    for (uint64_t line = 0, at = 32; at < n; line++, at += 60)
+        if (atomic_load_explicit(&slot->more[line].sequence, memory_order_acquire) != inst->sequence)
+            return false;
+    return true;
+}
+
+/* Compare the peer's header with the own call, once an instance. 1 same, 0 not there yet, negative: mismatch. */
+static int verify(struct abci_engine *e, struct abci_instance *inst, int peer)
+{
+    struct abci_shm_peer *p = &e->shm->peer[peer];
+    const struct abci_header_slot *slot = abci_shm_header(p->control, inst->sequence);
+    const struct abci_header *h = &slot->head;
+    if (atomic_load_explicit(&h->sequence, memory_order_acquire) != inst->sequence) /* pairs with store_header */
+        return STEP_PENDING;
+    if (h->collective != inst->id.collective || h->type != inst->id.type || h->op != inst->id.op || h->root != inst->id.root ||
+        h->count != inst->id.count || h->algorithm != inst->id.algorithm || h->chain != inst->chain)
+        return mismatch(e, inst, peer, h);
+    if (h->flags & ABCI_HEADER_PAYLOAD && inst->run->reads_lead && !header_complete(inst, slot))
+        return STEP_PENDING;
+    if ((int32_t)(h->done - p->done) > 0)
+        p->done = h->done;
+    inst->verified[peer / 64] |= 1ull << (peer % 64);
+    return STEP_DONE;
+}
+
+static int peer_ready(struct abci_engine *e, struct abci_instance *inst, const struct abci_peer *want)
+{
+    int peer = want->rank;
+    if (!(inst->verified[peer / 64] >> (peer % 64) & 1)) {
+        int r = verify(e, inst, peer);
+        if (r <= 0)
+            return r;
+    }
+    const struct abci_control *c = e->shm->peer[peer].control;
+    if (want->counter == 0 && want->value <= abci_shm_header(c, inst->sequence)->head.counter0)
+        return STEP_DONE;
+    return abci_shm_reached(abci_shm_counter(c, inst->sequence, want->counter), inst->sequence, want->value);
+}
+
+/* Are all peers of the step ready? Remembers how far it got, so that a peer is not polled again. */
+static int peers_ready(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s, uint32_t index)
+{
+    const struct abci_peer *list = inst->run->plan->peers + s->peer;
+    if (inst->at_step != index) {
+        inst->at_step = index;
+        inst->at_peer = 0;
+    }
+    for (; inst->at_peer < s->npeers; inst->at_peer++) {
+        int r = peer_ready(e, inst, &list[inst->at_peer]);
+        if (r < 0)
+            return r;
+        if (r == STEP_PENDING) {
+            abci_blocked_by(e, list[inst->at_peer].rank);
+            return STEP_PENDING;
+        }
+    }
+    inst->at_step = UINT32_MAX;
+    return STEP_DONE;
+}
+
+/* ---- Where bytes are ------------------------------------------------------------------------------------------------------------------- */
+
+/* One readable piece of a peer: an address, or an address in the peer's process. */
+struct source {
+    const char *local;
+    uint64_t remote; /* when local is NULL */
+};
+
+/* A payload that is longer than the header's first line is put together in the engine's buffer of that peer. */
+static const char *header_payload(struct abci_engine *e, const struct abci_instance *inst, int peer)
+{
+    const struct abci_header_slot *slot = abci_shm_header(e->shm->peer[peer].control, inst->sequence);
+    uint64_t n = abci_part_area(&inst->shape, ABCI_IN);
+    if (n <= 32)
+        return (const char *)slot->head.payload;
+    char *to = e->gather + (size_t)peer * 256;
+    memcpy(to, slot->head.payload, 32);
+    for (uint64_t line = 0, at = 32; at < n; line++, at += 60)
+        memcpy(to + at, slot->more[line].payload, n - at < 60 ? n - at : 60);
+    return to;
+}
+
+/* Where a peer's block lies. counter: the one that published it. */
+static int locate(struct abci_engine *e, const struct abci_instance *inst, int peer, int counter, int buffer, struct abci_range r,
+                  struct source *out)
+{
+    const struct abci_shm_peer *p = &e->shm->peer[peer];
+    const struct abci_header *h = &abci_shm_header(p->control, inst->sequence)->head;
+    uint64_t offset;
+    out->local = NULL;
+    if (h->flags & ABCI_HEADER_PAYLOAD) {
+        if (buffer == ABCI_IN)
+            out->local = header_payload(e, inst, peer) + r.area;
+        else
+            out->local = (const char *)abci_shm_counter(p->control, inst->sequence, counter)->payload + r.area;
+        return ABC_OK;
+    }
+    if (buffer >= ABCI_TMP) {
+        offset = ((uint64_t)h->region << 12) + (uint64_t)(buffer - ABCI_TMP) * abci_part_area(&inst->shape, ABCI_TMP) + r.area;
+    } else if (h->mode[buffer] == ABCI_MODE_REMOTE) {
+        out->remote = h->base[buffer] + r.user;
+        return ABC_OK;
+    } else {
+        offset = h->base[buffer] + (h->mode[buffer] == ABCI_MODE_DIRECT ? r.user : r.area);
+    }
+    out->local = abci_segment_at(p->segment, offset, r.bytes);
+    if (out->local)
+        return ABC_OK;
+    abci_shm_fail(e->shm, ABC_ERR_MEMORY, peer, NULL, NULL, "rank %d cannot map the shared memory of rank %d (ulimit -v?)", e->shm->rank,
+                  peer);
+    return ABC_ERR_MEMORY;
+}
+
+static int read_remote(struct abci_engine *e, int peer, void *to, uint64_t from, uint64_t bytes)
+{
+    int status = abci_shm_read_remote(e->shm, peer, to, from, bytes);
+    if (status != ABC_OK)
+        abci_shm_fail(e->shm, status, peer, NULL, NULL, "rank %d cannot read the memory of rank %d: %s; set ABCOMM_PVR=off", e->shm->rank,
+                      peer, strerror(errno));
+    return status;
+}
+
+/* Own block for reading or writing. */
+static char *own_block(const struct abci_instance *inst, int buffer, struct abci_range r)
+{
+    if (buffer >= ABCI_TMP)
+        return inst->tmp + (uint64_t)(buffer - ABCI_TMP) * inst->tmp_area + r.area;
+    return abci_user(inst, buffer) + r.user;
+}
+
+/* The second destination of an ABCI_STAGE step: where peers will read the block; NULL when they read the first. */
+static char *staged_block(const struct abci_instance *inst, const struct abci_step *s, struct abci_range r)
+{
+    if (!(s->flags & ABCI_STAGE) || s->dst.buffer > ABCI_OUT || !inst->stage[s->dst.buffer] || inst->flags)
+        return NULL;
+    return inst->stage[s->dst.buffer] + r.area;
+}
+
+/* Walk the blocks of refs of equal count; joined blocks are one piece. Returns the number of pieces. */
+static int pieces(const struct abci_instance *inst, const struct abci_ref *ref)
+{
+    if (ref->count == 0)
+        return 0;
+    return abci_part_joined(&inst->shape, ref->buffer) ? 1 : ref->count;
+}
+
+static struct abci_range piece(const struct abci_instance *inst, const struct abci_ref *ref, int npieces, int i)
+{
+    struct abci_range r = abci_part_block(&inst->shape, ref->buffer, ref->block + i);
+    if (npieces == 1 && ref->count > 1) {
+        struct abci_range last = abci_part_block(&inst->shape, ref->buffer, ref->block + ref->count - 1);
+        r.bytes = last.area + last.bytes - r.area;
+    }
+    return r;
+}
+
+/* Streaming stores pay only for results that nobody reads soon: user buffers, out of place, when the machine says so. */
+static enum abci_store store_kind(const struct abci_engine *e, const struct abci_instance *inst, int buffer, uint64_t bytes)
+{
+    if (buffer != ABCI_OUT || inst->request->in_place || bytes < 4096)
+        return ABCI_STORE_PLAIN;
+    return inst->request->chunks > 8 ? e->stores : ABCI_STORE_PLAIN;
+}
+
+/* ---- The steps -------------------------------------------------------------------------------------------------------------------------- */
+
+static int step_publish(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
+{
+    int n = pieces(inst, &s->src), buffer = s->src.buffer;
+    struct abci_counter *counter = abci_shm_counter(e->shm->control, inst->sequence, s->counter);
+    bool in_line = inst->flags & ABCI_COUNTER_PAYLOAD;
+    bool staged = !in_line && buffer <= ABCI_OUT && inst->mode[buffer] == ABCI_MODE_STAGED && !(s->flags & ABCI_STAGED);
+    for (int i = 0; i < n && (in_line || staged); i++) {
+        struct abci_range r = piece(inst, &s->src, n, i);
+        const char *from = own_block(inst, buffer, r);
+        if (in_line)
+            memcpy(counter->payload + r.area, from, r.bytes);
+        else
+            abci_copy(inst->stage[buffer] + r.area, NULL, from, r.bytes,
+                      e->machine.stream_stage && r.bytes >= 4096 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+    }
+    abci_shm_raise(e->shm, inst->sequence, s->counter, s->value);
+    return STEP_DONE;
+}
+
+static int step_fetch(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
+{
+    const struct abci_peer *peer = inst->run->plan->peers + s->peer;
+    int n = pieces(inst, &s->src);
+    if (pieces(inst, &s->dst) > n)
+        n = pieces(inst, &s->dst);
+    for (int i = 0; i < n; i++) {
+        struct abci_range from = piece(inst, &s->src, n, i), to = piece(inst, &s->dst, n, i);
+        struct source src;
+        if (to.bytes == 0)
+            continue;
+        int status = locate(e, inst, peer->rank, peer->counter, s->src.buffer, from, &src);
+        char *dst = own_block(inst, s->dst.buffer, to), *dst2 = staged_block(inst, s, to);
+        if (status == ABC_OK && src.local) {
+            abci_copy(dst, dst2, src.local, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
+        } else if (status == ABC_OK) {
+            status = read_remote(e, peer->rank, dst, src.remote, to.bytes);
+            if (status == ABC_OK && dst2)
+                memcpy(dst2, dst, to.bytes);
+        }
+        if (status != ABC_OK)
+            return status;
+    }
+    return STEP_DONE;
+}
+
+static int step_copy(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
+{
+    int n = pieces(inst, &s->src);
+    if (pieces(inst, &s->dst) > n)
+        n = pieces(inst, &s->dst);
+    for (int i = 0; i < n; i++) {
+        struct abci_range from = piece(inst, &s->src, n, i), to = piece(inst, &s->dst, n, i);
+        char *dst = own_block(inst, s->dst.buffer, to), *dst2 = staged_block(inst, s, to);
+        const char *src = own_block(inst, s->src.buffer, from);
+        if (to.bytes == 0)
+            continue;
+        if (dst != src)
+            abci_copy(dst, dst2, src, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
+        else if (dst2)
+            memcpy(dst2, src, to.bytes);
+    }
+    return STEP_DONE;
+}
+
+/* Gather the operands' addresses for bytes [at, at + bytes) of one piece; remote ones are read into tiles. */
+static int operands(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s, const struct source *src,
+                    const char *own, uint64_t at, uint64_t bytes, int *count)
+{
+    const struct abci_peer *list = inst->run->plan->peers + s->peer;
+    int n = 0, tiles = 0;
+    for (int k = 0; k <= s->npeers; k++) {
+        if (own && k == s->own_at)
+            e->sources[n++] = own + at;
+        if (k == s->npeers)
+            break;
+        if (src[k].local) {
+            e->sources[n++] = src[k].local + at;
+            continue;
+        }
+        char *tile = e->remote + (size_t)tiles++ * ABCI_REMOTE_TILE;
+        int status = read_remote(e, list[k].rank, tile, src[k].remote + at, bytes);
+        if (status != ABC_OK)
+            return status;
+        e->sources[n++] = tile;
+    }
+    *count = n;
+    return ABC_OK;
+}
+
+/* Locate one piece of every peer. Sets *tiled when some of it must be read in tiles. */
+static int locate_all(struct abci_engine *e, const struct abci_instance *inst, const struct abci_step *s, struct abci_range from,
+                      struct source *src, bool *tiled)
+{
+    const struct abci_peer *list = inst->run->plan->peers + s->peer;
+    for (int k = 0; k < s->npeers; k++) {
+        int status = locate(e, inst, list[k].rank, list[k].counter, s->src.buffer, from, &src[k]);
+        if (status != ABC_OK)
+            return status;
+        *tiled |= !src[k].local;
+    }
+    return ABC_OK;
+}
+
+static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
+{
+    struct abc_request *q = inst->request;
+    struct abci_reduction how = q->reduction;
+    how.final = (s->flags & ABCI_FINAL) != 0;
+    int n = pieces(inst, &s->dst);
+    for (int i = 0; i < n; i++) {
+        struct abci_range from = piece(inst, &s->src, n, i), to = piece(inst, &s->dst, n, i);
+        struct source *src = e->located;
+        bool tiled = false;
+        if (to.bytes == 0)
+            continue;
+        int status = locate_all(e, inst, s, from, src, &tiled), count = 0;
+        const char *own = NULL;
+        if (s->own.buffer != ABCI_NONE)
+            own = own_block(inst, s->own.buffer, piece(inst, &s->own, n, i));
+        char *dst = own_block(inst, s->dst.buffer, to), *dst2 = staged_block(inst, s, to);
+        how.store = store_kind(e, inst, s->dst.buffer, to.bytes);
+        for (uint64_t at = 0; at < to.bytes && status == ABC_OK;) {
+            uint64_t bytes = tiled && to.bytes - at > ABCI_REMOTE_TILE ? ABCI_REMOTE_TILE : to.bytes - at;
+            status = operands(e, inst, s, src, own, at, bytes, &count);
+            if (status == ABC_OK)
+                abci_reduce(&how, dst + at, dst2 ? dst2 + at : NULL, e->sources, count, bytes / inst->shape.element);
+            at += bytes;
+        }
+        if (status != ABC_OK)
+            return status;
+    }
+    return STEP_DONE;
+}
+
+static int run_step(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s, uint32_t index)
+{
+    ABCI_HOOK(e->shm->rank, inst->sequence, (int)index);
+    if (s->npeers && s->kind != ABCI_PUBLISH) {
+        int r = peers_ready(e, inst, s, index);
+        if (r <= 0)
+            return r;
+    }
+    switch (s->kind) {
+    case ABCI_PUBLISH:
+        return step_publish(e, inst, s);
+    case ABCI_FETCH:
+        return step_fetch(e, inst, s);
+    case ABCI_REDUCE:
+        return step_reduce(e, inst, s);
+    case ABCI_COPY:
+        return step_copy(e, inst, s);
+    default:
+        return STEP_DONE; /* ABCI_AWAIT; other kinds never pass abci_runnable_make */
+    }
+}
+
+static bool step_over(const struct abci_instance *inst, int32_t index)
+{
+    return index < (int32_t)inst->first || (index < (int32_t)(inst->first + ABCI_WINDOW) && inst->ahead >> (index - (int32_t)inst->first) & 1);
+}
+
+/* All own steps are over: this rank reads nothing more. Move the watermark over every sequence for which that holds. */
+static void reads_over(struct abci_engine *e, uint32_t sequence)
+{
+    e->reads_over_mask |= 1u << (sequence - e->reads_over - 1);
+    while (e->reads_over_mask & 1) {
+        e->reads_over_mask >>= 1;
+        e->reads_over++;
+    }
+    abci_shm_done(e->shm, e->reads_over);
+}
+
+static int advance_steps(struct abci_engine *e, struct abci_instance *inst)
+{
+    const struct abci_plan *plan = inst->run->plan;
+    int moved = 0;
+    uint32_t held = 0; /* counters with a PUBLISH that still waits: later ones of the same counter stay behind it */
+    for (uint32_t i = inst->first; i < plan->nsteps && i < inst->first + ABCI_WINDOW; i++) {
+        const struct abci_step *s = &plan->steps[i];
+        if (step_over(inst, (int32_t)i))
+            continue;
+        bool publish = s->kind == ABCI_PUBLISH;
+        if (!step_over(inst, s->after[0]) || !step_over(inst, s->after[1]) || (publish && held >> s->counter & 1)) {
+            held |= publish ? 1u << s->counter : 0;
+            continue;
+        }
+        int r = run_step(e, inst, s, i);
+        if (r < 0)
+            return r;
+        if (r == STEP_PENDING)
+            continue;
+        moved = 1;
+        inst->ahead |= 1u << (i - inst->first);
+        while (inst->ahead & 1) {
+            inst->ahead >>= 1;
+            inst->first++;
+        }
+    }
+    return moved;
+}
+
+/* Readers of live user memory must be done before the caller gets it back. */
+static bool readers_over(struct abci_engine *e, struct abci_instance *inst)
+{
+    const struct abci_plan *plan = inst->run->plan;
+    if (inst->mode[0] < ABCI_MODE_DIRECT && inst->mode[1] < ABCI_MODE_DIRECT)
+        return true;
+    for (; inst->reader < plan->nreaders; inst->reader++) {
+        int r = plan->readers[inst->reader];
+        if (!abci_shm_peer_done(&e->shm->peer[r], inst->sequence)) {
+            abci_blocked_by(e, r);
+            return false;
+        }
+    }
+    return true;
+}
+
+int abci_advance(struct abci_engine *e, struct abci_instance *inst)
+{
+    int moved = 0;
+    if (inst->state == ABCI_INSTANCE_STEPS) {
+        moved = advance_steps(e, inst);
+        if (moved < 0)
+            return moved;
+        if (inst->first == inst->run->plan->nsteps) {
+            reads_over(e, inst->sequence);
+            inst->state = ABCI_INSTANCE_READERS;
+            moved = 1;
+        }
+    }
+    if (inst->state != ABCI_INSTANCE_READERS || !readers_over(e, inst))
+        return moved;
+    atomic_thread_fence(memory_order_acquire); /* all reads of peers' memory before the last look at the record */
+    if (abci_shm_failed(e->shm))
+        return ABC_ERR_PEER;
+    if (inst->region)
+        inst->region->used = false;
+    inst->state = ABCI_INSTANCE_FREE;
+    e->active &= ~(1u << (inst->sequence % ABCI_SLOTS));
+    inst->request->finished++;
+    return 1;
+}

@@ -1,0 +1,82 @@
+/*
+ * fail.c - stage 4: the one door through which a communicator ends. The first caller writes the record in rank 0's control block, which
+ * outlives rank 0 in everybody's mapping, then rings all ranks. Any thread; never blocks longer than a second.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/shm.h"
+
+void abci_call_describe(const struct abci_call_id *c, char *text, size_t capacity)
+{
+    const char *name = abc_collective_name((abc_collective)c->collective);
+    const char *type = abc_type_name((abc_type)c->type);
+    unsigned long long n = (unsigned long long)c->count;
+    switch (c->collective) {
+    case ABC_BARRIER:
+        snprintf(text, capacity, "%s()", name);
+        break;
+    case ABC_BROADCAST:
+        snprintf(text, capacity, "%s(count %llu, %s, root %u)", name, n, type, c->root);
+        break;
+    case ABC_ALLGATHER:
+        snprintf(text, capacity, "%s(count %llu, %s)", name, n, type);
+        break;
+    default:
+        snprintf(text, capacity, "%s(count %llu, %s, %s)", name, n, type, abc_op_name((abc_op)c->op));
+    }
+}
+
+void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct abci_call_id *mine, const struct abci_call_id *theirs,
+                   const char *format, ...)
+{
+    struct abci_failure *f = shm->failure;
+    uint32_t none = 0;
+    if (!f || !atomic_compare_exchange_strong_explicit(&f->state, &none, 1, memory_order_acq_rel, memory_order_acquire))
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(f->text, sizeof f->text, format, args);
+    va_end(args);
+    f->status = status;
+    f->reporter = shm->rank;
+    f->culprit = culprit;
+    f->has_calls = mine && theirs;
+    if (f->has_calls) {
+        f->mine = *mine;
+        f->theirs = *theirs;
+    }
+    atomic_store_explicit(&f->state, 2, memory_order_release); /* pairs with abci_shm_failed and abci_shm_failure */
+    ABCI_LOG(ABCI_LOG_INFO, "transport", shm->rank, "communicator ends: %s", f->text);
+    for (int r = 0; r < shm->nranks; r++)
+        if (shm->peer[r].control)
+            abci_shm_ring(shm->peer[r].control);
+}
+
+int abci_shm_failure(const struct abci_shm *shm, struct abci_failure *copy)
+{
+    const struct abci_failure *f = shm->failure;
+    double end = abci_now() + 1;
+    uint32_t state;
+    while ((state = atomic_load_explicit(&f->state, memory_order_acquire)) == 1 && abci_now() < end)
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    memset(copy, 0, sizeof *copy);
+    if (state == 0)
+        return ABC_OK;
+    if (state == 1) { /* the rank that began the record died while writing it */
+        copy->status = ABC_ERR_PEER;
+        copy->reporter = copy->culprit = -1;
+        snprintf(copy->text, sizeof copy->text, "a rank died while it reported a failure");
+        return copy->status;
+    }
+    copy->status = f->status;
+    copy->reporter = f->reporter;
+    copy->culprit = f->culprit;
+    copy->has_calls = f->has_calls;
+    copy->mine = f->mine;
+    copy->theirs = f->theirs;
+    memcpy(copy->text, f->text, sizeof copy->text);
+    copy->text[sizeof copy->text - 1] = 0;
+    return copy->status;
+}

@@ -1,0 +1,128 @@
+/*
+ * wait.c - stage 4: what a rank does while nothing moves: spin, yield, sleep on its own doorbell. Sleeping costs two atomic
+ * operations a blocked peer and one membarrier, which lets publishers go without a fence. Owner: the holder of the claim.
+ *
+ * No wake-up is lost: the sleeper notes its doorbell, sets its bit in the waiters word of each rank that it waits for, orders that
+ * before everybody's loads (membarrier), and looks once more before it sleeps. A publisher whose store came too late for that look
+ * loads the waiters word after the barrier, finds the bit, and rings.
+ */
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "transport/shm.h"
+
+#define SLICE 0.1 /* longest sleep between two looks at who is alive */
+
+void abci_shm_wait_policy(struct abci_shm *shm, double timeout)
+{
+    double cpus = abci_cpu_available();
+    int64_t wanted = abci_setting_int(ABCI_SET_SPIN);
+    bool crowded = (double)shm->nranks > cpus;
+    /* A crowded host: the awaited rank needs this CPU. Else spinning is free, for longer than most steps take. */
+    shm->wait.spins = wanted >= 0 ? (uint32_t)wanted : crowded ? 16 : 4000;
+    shm->wait.yield_time = crowded ? 2e-3 : 5e-4;
+    shm->wait.slow = abci_setting_real(ABCI_SET_SLOW);
+    shm->wait.timeout = timeout;
+}
+
+bool abci_shm_peer_gone(const struct abci_shm *shm, int peer)
+{
+    if (shm->peer[peer].pidfd < 0)
+        return false;
+    struct pollfd p = {.fd = shm->peer[peer].pidfd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked)
+{
+    w->bell = atomic_load_explicit(&shm->control->doorbell, memory_order_seq_cst);
+    for (int i = 0; i < nblocked; i++) {
+        struct abci_control *c = shm->peer[blocked[i]].control;
+        if (c)
+            atomic_fetch_or_explicit(&c->waiters, 1ull << (shm->rank % 64), memory_order_seq_cst);
+    }
+    if (shm->barrier_by_kernel)
+        syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+    w->armed = true;
+}
+
+void abci_shm_wait_over(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked)
+{
+    for (int i = 0; w->armed && i < nblocked; i++) {
+        struct abci_control *c = shm->peer[blocked[i]].control;
+        if (c && atomic_load_explicit(&c->waiters, memory_order_relaxed))
+            atomic_fetch_and_explicit(&c->waiters, ~(1ull << (shm->rank % 64)), memory_order_seq_cst);
+    }
+    w->armed = w->said = false;
+    w->spins = 0;
+    w->since = 0;
+}
+
+static void sleep_on_doorbell(struct abci_shm *shm, struct abci_waiting *w, double longest)
+{
+    struct timespec t = {.tv_nsec = (long)(longest * 1e9)};
+    if (longest > 0)
+        syscall(SYS_futex, &shm->control->doorbell, FUTEX_WAIT, w->bell, &t, NULL, 0);
+    w->armed = false;
+}
+
+/* A blocked peer that has died or left will never write: say which. The caller has looked at its words after this was true once. */
+static int find_gone(const struct abci_shm *shm, const uint16_t *blocked, int nblocked)
+{
+    for (int i = 0; i < nblocked; i++) {
+        int r = blocked[i];
+        uint64_t left = atomic_load_explicit(&shm->control->left[r / 64], memory_order_acquire);
+        if (left >> (r % 64) & 1 || abci_shm_peer_gone(shm, r))
+            return r;
+    }
+    return -1;
+}
+
+/*
+ * Waiting has lasted: is it pointless? A peer must look dead twice, with a look at its words in between: it may have published and then
+ * left.
+ */
+static int pointless(struct abci_shm *shm, const uint16_t *blocked, int nblocked, double waited, double timeout, int *culprit)
+{
+    int gone = find_gone(shm, blocked, nblocked), before = *culprit;
+    *culprit = gone;
+    if (gone >= 0)
+        return gone == before ? ABC_ERR_PEER : ABC_PENDING;
+    if (waited <= timeout)
+        return ABC_OK;
+    *culprit = nblocked ? blocked[0] : -1;
+    return ABC_ERR_TIMEOUT;
+}
+
+int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, double timeout, bool may_sleep,
+                  int *culprit)
+{
+    if (w->spins < shm->wait.spins) {
+        w->spins++;
+        abci_pause();
+        return ABC_PENDING;
+    }
+    double now = abci_now();
+    if (w->since == 0)
+        w->since = now;
+    double waited = now - w->since;
+    if (waited < shm->wait.yield_time || (!may_sleep && now < w->next_look)) {
+        sched_yield();
+        return ABC_PENDING;
+    }
+    if (!w->armed) {
+        int status = pointless(shm, blocked, nblocked, waited, timeout, culprit);
+        w->next_look = now + SLICE / 10;
+        if (status != ABC_OK || !may_sleep)
+            return status != ABC_OK ? status : ABC_PENDING;
+        arm(shm, w, blocked, nblocked);
+        return ABC_PENDING;
+    }
+    double left = timeout - waited;
+    sleep_on_doorbell(shm, w, left < SLICE ? left : SLICE);
+    return ABC_PENDING;
+}
