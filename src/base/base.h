@@ -132,6 +132,19 @@ static inline bool abci_fault(const char *site)
 }
 #endif
 
+/*
+ * Contracts that a test breaks on purpose: true when ABCOMM_TEST_MUTATE names this one, in the testing library only; else constant false.
+ */
+#ifdef ABCI_MUTATIONS
+bool abci_mutated(const char *name);
+#else
+static inline bool abci_mutated(const char *name)
+{
+    (void)name;
+    return false;
+}
+#endif
+
 /* ---- cpu.c ---- */
 /* CPUs this process may really use: affinity mask and cgroup quota, at least 1. Cheap after the first call; refresh re-reads. */
 double abci_cpu_available(void);

@@ -93,3 +93,17 @@ uint64_t abci_fault_passes(void)
     return __atomic_load_n(&passes, __ATOMIC_RELAXED);
 }
 #endif
+
+#ifdef ABCI_MUTATIONS
+bool abci_mutated(const char *name)
+{
+    static _Atomic(const char *) chosen;
+    const char *c = atomic_load_explicit(&chosen, memory_order_acquire);
+    if (!c) {
+        c = abci_setting_test("MUTATE");
+        c = c ? c : "";
+        atomic_store_explicit(&chosen, c, memory_order_release);
+    }
+    return strcmp(c, name) == 0;
+}
+#endif

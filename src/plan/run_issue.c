@@ -156,8 +156,10 @@ static int lay_out(struct abci_engine *e, struct abci_instance *inst)
         }
     }
     inst->region = NULL;
-    if (at == 0)
+    bool needed = plan->ntmp || inst->mode[ABCI_IN] == ABCI_MODE_STAGED || inst->mode[ABCI_OUT] == ABCI_MODE_STAGED;
+    if (!needed)
         return ABC_OK;
+    at = at ? at : ABCI_LINE; /* nothing to move, but an address to speak of */
     int status = borrow_region(e, at, &inst->region);
     if (status != ABC_OK)
         return status;
