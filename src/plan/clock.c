@@ -58,19 +58,11 @@ static void link_rank(struct abci_clock *clock, int rank, unsigned char *taken)
     }
 }
 
-static int refuse_size(const struct abci_clock *clock, uint32_t kept)
-{
-    if ((uint64_t)clock->nchains * kept * sizeof(uint16_t) <= ABCI_CLOCK_MAX_BYTES)
-        return ABC_OK;
-    return abci_error(ABC_ERR_UNSUPPORTED, "a plan of %u ordered steps in %u chains is too large to check; use fewer ranks", kept,
-                      clock->nchains);
-}
-
 int abci_clock_open(struct abci_clock *clock, const struct abci_plan_set *set)
 {
     memset(clock, 0, sizeof *clock);
     clock->set = set;
-    uint32_t events = 0, kept = 0;
+    uint32_t events = 0;
     clock->first = abci_alloc(((size_t)set->nranks + 1) * sizeof *clock->first);
     for (int r = 0; clock->first && r < set->nranks; r++) {
         clock->first[r] = events;
@@ -91,11 +83,7 @@ int abci_clock_open(struct abci_clock *clock, const struct abci_plan_set *set)
     }
     abci_free(taken);
     clock->now = ok ? abci_alloc((clock->nchains + 1u) * sizeof *clock->now) : NULL;
-    if (!clock->now)
-        return abci_error(ABC_ERR_MEMORY, "no memory to check a plan of %d ranks", set->nranks);
-    for (uint32_t e = 0; e < events; e++)
-        kept += clock->chain[e] != ABCI_NO_CHAIN;
-    return refuse_size(clock, kept);
+    return clock->now ? ABC_OK : ABC_ERR_MEMORY;
 }
 
 void abci_clock_close(struct abci_clock *clock)
@@ -149,15 +137,20 @@ bool abci_clock_over(const struct abci_clock *clock, uint32_t event)
     return chain != ABCI_NO_CHAIN && clock->now[chain] > clock->place[event];
 }
 
-bool abci_clock_end(struct abci_clock *clock)
+int abci_clock_end(struct abci_clock *clock)
 {
     uint32_t e = clock->event;
+    size_t bytes = clock->nchains * sizeof *clock->now;
     if (clock->chain[e] == ABCI_NO_CHAIN || !clock->foreign)
-        return true;
+        return ABC_OK;
+    if (!clock->row[e]) {
+        if (clock->bytes + bytes > ABCI_CLOCK_MAX_BYTES)
+            return ABC_ERR_UNSUPPORTED;
+        clock->row[e] = abci_alloc(bytes);
+        clock->bytes += bytes;
+    }
     if (!clock->row[e])
-        clock->row[e] = abci_alloc(clock->nchains * sizeof *clock->now);
-    if (!clock->row[e])
-        return false;
-    memcpy(clock->row[e], clock->now, clock->nchains * sizeof *clock->now);
-    return true;
+        return ABC_ERR_MEMORY;
+    memcpy(clock->row[e], clock->now, bytes);
+    return ABC_OK;
 }

@@ -22,12 +22,13 @@ struct abci_clock {
     uint32_t nchains;
     uint16_t *now; /* [chains] the past of the current event: steps of each chain that are over */
     uint32_t event;
+    size_t bytes; /* of all rows */
     bool foreign; /* `now` has more in it than the current event's own chain */
 };
 
 #define ABCI_NO_CHAIN UINT32_MAX
 
-/* ABC_ERR_MEMORY, or ABC_ERR_UNSUPPORTED when the plan is too tangled for ABCI_CLOCK_MAX_BYTES. */
+/* ABC_OK or ABC_ERR_MEMORY; close it in both cases. */
 int abci_clock_open(struct abci_clock *clock, const struct abci_plan_set *set);
 void abci_clock_close(struct abci_clock *clock);
 /* Make (rank, step) the current event: its past is what its own rank has ordered before it. */
@@ -36,7 +37,7 @@ void abci_clock_begin(struct abci_clock *clock, int rank, uint32_t step);
 void abci_clock_join(struct abci_clock *clock, uint32_t event);
 /* Is `event` over, in every possible run, when the current event starts? */
 bool abci_clock_over(const struct abci_clock *clock, uint32_t event);
-/* Keep the current event's past. False when there is no memory. */
-bool abci_clock_end(struct abci_clock *clock);
+/* Keep the current event's past. ABC_ERR_MEMORY, or ABC_ERR_UNSUPPORTED when all together exceed ABCI_CLOCK_MAX_BYTES. */
+int abci_clock_end(struct abci_clock *clock);
 
 #endif

@@ -28,7 +28,8 @@ struct walk {
 static double work(const struct walk *w, const struct abci_step *step)
 {
     const struct abci_price_constants *c = w->c;
-    double bytes = w->block * step->src.count, time = c->step;
+    bool reads = step->kind != ABCI_PUBLISH && step->npeers > 1; /* each further peer is one more line to look at */
+    double bytes = w->block * step->src.count, time = c->step * (reads ? step->npeers : 1);
     switch (step->kind) {
     case ABCI_PUBLISH:
         if (step->src.buffer < ABCI_TMP && !(step->flags & ABCI_STAGED))
