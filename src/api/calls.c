@@ -11,7 +11,8 @@ ABC_API void abc_call_init(abc_call *call, abc_collective collective)
 
 static abc_call describe(abc_collective collective, const void *in, void *out, uint64_t count, abc_type type, abc_op op, int root)
 {
-    abc_call c = {.size = sizeof c, .collective = collective, .in = in, .out = out, .count = count, .type = type, .op = op, .root = root};
+    abc_call c = {
+        .size = sizeof c, .collective = collective, .in = in, .out = out, .count = count, .type = type, .op = op, .root = root};
     return c;
 }
 
@@ -45,7 +46,8 @@ ABC_API int abc_barrier(abc_comm *comm)
     return abc_run(comm, &c);
 }
 
-ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm, abc_request **req)
+ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
+                                abc_request **req)
 {
     abc_call c = describe(ABC_ALLREDUCE, in, out, count, type, op, 0);
     return abc_start(comm, &c, req);
@@ -64,7 +66,8 @@ ABC_API int abc_allgather_start(const void *in, void *out, uint64_t count, abc_t
     return abc_start(comm, &c, req);
 }
 
-ABC_API int abc_broadcast_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm, abc_request **req)
+ABC_API int abc_broadcast_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm,
+                                abc_request **req)
 {
     abc_call c = describe(ABC_BROADCAST, in, out, count, type, ABC_SUM, root);
     return abc_start(comm, &c, req);

@@ -1,6 +1,7 @@
 /*
- * prepare.c - stage 0: is this call sound, and what does it ask for? Everything that can be wrong is found here, before the operation
- * gets a number, so that the communicator stays usable. After: the engine (plan/run.c). No state; any thread; no allocation.
+ * prepare.c - stage 0: is this call sound, and what does it ask for? Everything that can be wrong is found here, before the
+ * operation gets a number, so that the communicator stays usable. After: the engine (plan/run.c). No state; any thread; no
+ * allocation.
  */
 #include <string.h>
 
@@ -11,7 +12,8 @@
 static int check_call(const abc_comm *comm, const abc_call *c, struct abc_request *q)
 {
     if (c->size != sizeof *c)
-        return abci_error(ABC_ERR_VERSION, "abc_call has size %zu, this library knows %zu; call abc_call_init first", c->size, sizeof *c);
+        return abci_error(ABC_ERR_VERSION, "abc_call has size %zu, this library knows %zu; call abc_call_init first", c->size,
+                          sizeof *c);
     if ((unsigned)c->collective >= ABC_COLLECTIVE_COUNT)
         return abci_error(ABC_ERR_ARGUMENT, "collective %d is unknown", (int)c->collective);
     if (c->codec || c->stream || c->priority != 0)
@@ -33,8 +35,8 @@ static int check_call(const abc_comm *comm, const abc_call *c, struct abc_reques
     if (c->op >= ABC_OP_USER)
         return abci_op_get(c->op, &q->user);
     if ((unsigned)c->op >= ABC_OP_COUNT)
-        return abci_error(ABC_ERR_ARGUMENT, "operation %d is unknown; use ABC_SUM, ABC_MIN, ABC_MAX, ABC_AVG or one of abc_op_create",
-                          (int)c->op);
+        return abci_error(ABC_ERR_ARGUMENT,
+                          "operation %d is unknown; use ABC_SUM, ABC_MIN, ABC_MAX, ABC_AVG or one of abc_op_create", (int)c->op);
     return ABC_OK;
 }
 
@@ -80,7 +82,8 @@ static int check_buffers(const abc_comm *comm, const abc_call *c, struct extent 
     if (q->in_place || e.in == 0 || e.out == 0)
         return ABC_OK;
     if (in < out + e.out && out < in + e.in)
-        return abci_error(ABC_ERR_ARGUMENT, "input and output overlap without being in place (input %p, %llu bytes; output %p, %llu bytes)",
+        return abci_error(ABC_ERR_ARGUMENT,
+                          "input and output overlap without being in place (input %p, %llu bytes; output %p, %llu bytes)",
                           (const void *)in, (unsigned long long)e.in, (void *)out, (unsigned long long)e.out);
     return ABC_OK;
 }
@@ -92,7 +95,9 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
     q->id = (struct abci_call_id){
         .collective = (uint8_t)c->collective,
         .type = c->collective == ABC_BARRIER ? 0 : (uint8_t)c->type,
-        .op = !reduces ? 0 : c->op >= ABC_OP_USER ? (uint8_t)(ABC_OP_USER + (q->user.commutes != 0)) : (uint8_t)c->op,
+        .op = !reduces               ? 0
+              : c->op >= ABC_OP_USER ? (uint8_t)(ABC_OP_USER + (q->user.commutes != 0))
+                                     : (uint8_t)c->op,
         .in_place = q->in_place,
         .root = c->collective == ABC_BROADCAST ? (uint32_t)c->root : 0,
         .count = c->collective == ABC_BARRIER ? 0 : c->count,

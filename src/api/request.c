@@ -1,6 +1,6 @@
 /*
- * request.c - stage 0: blocking calls, started and persistent requests. Only checks and hands on: prepare.c fills the request, the engine
- * runs it. A blocking call keeps its request on the stack.
+ * request.c - stage 0: blocking calls, started and persistent requests. Only checks and hands on: prepare.c fills the request, the
+ * engine runs it. A blocking call keeps its request on the stack.
  */
 #include <string.h>
 

@@ -83,8 +83,9 @@ static int compare_cards(const struct card *all, int nranks)
         if (memcmp(all[r].version, all[0].version, sizeof all[0].version) != 0)
             return abci_error(ABC_ERR_VERSION, "rank %d has libabcomm %.15s, rank 0 has %.15s", r, all[r].version, all[0].version);
         if (memcmp(all[r].host, all[0].host, sizeof all[0].host) != 0)
-            return abci_error(ABC_ERR_UNSUPPORTED, "rank %d runs on host %.63s, rank 0 on %.63s; ranks on several hosts are not supported yet",
-                              r, all[r].hostname, all[0].hostname);
+            return abci_error(ABC_ERR_UNSUPPORTED,
+                              "rank %d runs on host %.63s, rank 0 on %.63s; ranks on several hosts are not supported yet", r,
+                              all[r].hostname, all[0].hostname);
         if (all[r].settings_hash == all[0].settings_hash)
             continue;
         first_difference(all[0].settings, all[r].settings, mine, sizeof mine);
@@ -153,7 +154,8 @@ static int agree(struct abci_shm *shm, const abc_exchange *x, double timeout, in
             if (shm->peer[r].readable)
                 mine.readable[r / 64] |= 1ull << (r % 64);
     }
-    int gathered = all ? abci_exchange_gather(x, "abcomm/2", shm->rank, shm->nranks, status, &mine, sizeof mine, all, timeout) : status;
+    int gathered =
+        all ? abci_exchange_gather(x, "abcomm/2", shm->rank, shm->nranks, status, &mine, sizeof mine, all, timeout) : status;
     if (status == ABC_OK)
         status = gathered;
     if (status == ABC_OK) {
@@ -254,7 +256,8 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_machine *machine,
     if (status == ABC_OK && (progress > 0 || (progress < 0 && abci_setting_int(ABCI_SET_PROGRESS))))
         status = start_thread(comm);
     if (status == ABC_OK) {
-        ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank, "communicator of %d ranks: hand-off %.2f us, %s staging, process_vm_readv %s",
+        if (comm->rank == 0)
+            ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank, "communicator of %d ranks: hand-off %.2f us, %s staging, process_vm_readv %s",
                  comm->nranks, machine->price.hand_off * 1e6, comm->engine.machine.stream_stage ? "streamed" : "plain",
                  comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
         *out = comm;
@@ -294,7 +297,8 @@ void abci_request_give(struct abc_comm *comm, struct abc_request *q)
 /* Where the caller's configuration says nothing the environment decides. */
 static int settle(const abc_comm_config *config, struct abci_launch *launch, double *connect_timeout, double *timeout)
 {
-    *connect_timeout = config && config->connect_timeout > 0 ? config->connect_timeout : abci_setting_real(ABCI_SET_CONNECT_TIMEOUT);
+    *connect_timeout =
+        config && config->connect_timeout > 0 ? config->connect_timeout : abci_setting_real(ABCI_SET_CONNECT_TIMEOUT);
     *timeout = config && config->timeout > 0 ? config->timeout : abci_setting_real(ABCI_SET_TIMEOUT);
     if (!config || config->rank < 0)
         return abci_launch_detect(launch);
@@ -303,8 +307,8 @@ static int settle(const abc_comm_config *config, struct abci_launch *launch, dou
     launch->nranks = config->nranks;
     launch->listen_fd = -1;
     if (config->nranks < 1 || config->nranks > ABCI_MAX_RANKS || config->rank >= config->nranks)
-        return abci_error(ABC_ERR_ARGUMENT, "rank %d of %d ranks is impossible; there are 1 to %d ranks, numbered from 0", config->rank,
-                          config->nranks, ABCI_MAX_RANKS);
+        return abci_error(ABC_ERR_ARGUMENT, "rank %d of %d ranks is impossible; there are 1 to %d ranks, numbered from 0",
+                          config->rank, config->nranks, ABCI_MAX_RANKS);
     if (!config->exchange && !config->address && config->nranks > 1)
         return abci_error(ABC_ERR_ARGUMENT, "abc_comm_config needs an address or an exchange");
     if (config->address && strlen(config->address) >= sizeof launch->address)
@@ -363,13 +367,14 @@ ABC_API int abc_comm_create(const abc_comm_config *config, abc_comm **comm)
     if (config && config->rank >= 0 && config->exchange) {
         exchange = *config->exchange;
     } else if (launch.nranks > 1) {
-        struct abci_rendezvous_config rc = {launch.rank, launch.nranks, launch.address, launch.listen_fd, launch.have_key ? launch.key : NULL,
-                                            connect_timeout};
+        struct abci_rendezvous_config rc = {
+            launch.rank, launch.nranks, launch.address, launch.listen_fd, launch.have_key ? launch.key : NULL, connect_timeout};
         status = abci_rendezvous_open(&rc, &rdv, &exchange);
     }
     struct abc_comm *made = NULL;
     if (status == ABC_OK)
-        status = create_over(&exchange, launch.rank, launch.nranks, connect_timeout, timeout, config ? config->progress_thread : -1, &made);
+        status = create_over(&exchange, launch.rank, launch.nranks, connect_timeout, timeout, config ? config->progress_thread : -1,
+                             &made);
     if (rdv)
         abci_rendezvous_close(rdv);
     if (status == ABC_OK)

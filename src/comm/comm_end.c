@@ -1,6 +1,6 @@
 /*
- * comm_end.c - the end of a communicator: destroy, abort, and what is said about a failure. Destroy is not collective: the rank's control
- * block stays until every peer has left it (or died), on a list that later creations and destroys sweep.
+ * comm_end.c - the end of a communicator: destroy, abort, and what is said about a failure. Destroy is not collective: the rank's
+ * control block stays until every peer has left it (or died), on a list that later creations and destroys sweep.
  */
 #include <stdio.h>
 #include <string.h>

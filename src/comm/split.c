@@ -1,6 +1,6 @@
 /*
- * split.c - a part of a communicator becomes one. Everything goes over the parent: members already have each other's memory mapped, so a
- * split costs two allgathers and no connection.
+ * split.c - a part of a communicator becomes one. Everything goes over the parent: members already have each other's memory mapped,
+ * so a split costs two allgathers and no connection.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -93,7 +93,7 @@ static int split(struct abc_comm *parent, int color, int key, struct ticket *all
         return status;
     }
     shm->remote_for_all = parent->shm->remote_for_all;
-    uint32_t epoch = parent->epoch * 2654435761u ^ (uint32_t)(color + 1) ^ parent->engine.next_sequence << 8;
+    uint32_t epoch = parent->epoch * 2654435761u ^ (uint32_t)(color + 1) ^ ++parent->splits << 8;
     return abci_comm_assemble(shm, &parent->engine.machine, epoch, parent->timeout, parent->has_thread, newcomm);
 }
 

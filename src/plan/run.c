@@ -1,7 +1,8 @@
 /*
- * run.c - stage 3: who drives, and in which order. One thread at a time holds an engine's claim and drives all of its operations; others
- * hand their requests over without blocking and sleep until theirs is complete or the claim is free. A blocking call on an idle engine
- * runs inline: no queue, allocation, system call or other thread. Neighbours: api/ above, run_issue.c and run_step.c below.
+ * run.c - stage 3: who drives, and in which order. One thread at a time holds an engine's claim and drives all of its operations;
+ * others hand their requests over without blocking and sleep until theirs is complete or the claim is free. A blocking call on an
+ * idle engine runs inline: no queue, allocation, system call or other thread. Neighbours: api/ above, run_issue.c and run_step.c
+ * below.
  */
 #include <linux/futex.h>
 #include <sched.h>
@@ -16,7 +17,8 @@
 void (*abci_hook)(int rank, uint32_t sequence, int step);
 #endif
 
-/* ---- Plans, prepared -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Plans, prepared
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t hash_name(const char *name)
 {
@@ -83,7 +85,9 @@ void abci_runnable_free(struct abci_runnable *r)
     abci_free(r);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- Life
+ * -------------------------------------------------------------------------------------------------------------------------------
+ */
 
 int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
 {
@@ -129,7 +133,8 @@ int abci_engine_allow_remote(struct abci_engine *e)
     return e->remote ? ABC_OK : abci_error(ABC_ERR_MEMORY, "no memory for tiles of %d ranks", e->shm->nranks);
 }
 
-/* ---- Local threads ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Local threads
+ * ---------------------------------------------------------------------------------------------------------------------- */
 
 static bool try_claim(struct abci_engine *e)
 {
@@ -147,9 +152,10 @@ static void wake_local(struct abci_engine *e)
     syscall(SYS_futex, &e->event, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
 }
 
-void abci_engine_poke(struct abci_engine *e)
+static void futex_sleep(_Atomic uint32_t *word, uint32_t value)
 {
-    wake_local(e);
+    struct timespec slice = {.tv_nsec = 100000000};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &slice, NULL, 0);
 }
 
 static int state_of(struct abc_request *q)
@@ -173,6 +179,14 @@ static void complete(struct abci_engine *e, struct abc_request *q, int status)
     atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release); /* the waiter may free q from here on */
 }
 
+static void wake_progress(struct abci_engine *e)
+{
+    if (ABCI_LIKELY(atomic_load_explicit(&e->idle, memory_order_seq_cst) == 0))
+        return;
+    atomic_store_explicit(&e->idle, 0, memory_order_seq_cst);
+    syscall(SYS_futex, &e->idle, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
 /* Give the claim back, wake who waits, then run callbacks: they may start operations, so nothing is held. */
 static void release_claim(struct abci_engine *e)
 {
@@ -188,6 +202,8 @@ static void release_claim(struct abci_engine *e)
         atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release);
     }
     wake_local(e);
+    if (ABCI_UNLIKELY(atomic_load_explicit(&e->outstanding, memory_order_relaxed)))
+        wake_progress(e);
 }
 
 /* Sleep until an event of the engine, unless the request is complete or the claim is free. */
@@ -195,15 +211,24 @@ static void sleep_local(struct abci_engine *e, struct abc_request *q)
 {
     atomic_fetch_add_explicit(&e->sleepers, 1, memory_order_seq_cst);
     uint32_t event = atomic_load_explicit(&e->event, memory_order_seq_cst);
-    bool idle = q ? atomic_load_explicit(&e->claim, memory_order_seq_cst) == 0 || state_of(q) == ABCI_REQUEST_COMPLETE
-                  : atomic_load_explicit(&e->outstanding, memory_order_seq_cst) != 0;
-    struct timespec slice = {.tv_nsec = 100000000};
+    bool idle = atomic_load_explicit(&e->claim, memory_order_seq_cst) == 0 || state_of(q) == ABCI_REQUEST_COMPLETE;
     if (!idle)
-        syscall(SYS_futex, &e->event, FUTEX_WAIT_PRIVATE, event, &slice, NULL, 0);
+        futex_sleep(&e->event, event);
     atomic_fetch_sub_explicit(&e->sleepers, 1, memory_order_seq_cst);
 }
 
-/* ---- Driving: only by the claim's holder -------------------------------------------------------------------------------------------------- */
+/* The progress thread has nothing to do, or somebody else does it: sleep until there is something that nobody drives. */
+static void sleep_progress(struct abci_engine *e, _Atomic int *stop)
+{
+    atomic_store_explicit(&e->idle, 1, memory_order_seq_cst); /* before the loads below; pairs with release_claim and start */
+    bool needed = atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && !atomic_load_explicit(&e->claim, memory_order_seq_cst);
+    if (!needed && !atomic_load_explicit(stop, memory_order_acquire))
+        futex_sleep(&e->idle, 1);
+    atomic_store_explicit(&e->idle, 0, memory_order_seq_cst);
+}
+
+/* ---- Driving: only by the claim's holder
+ * -------------------------------------------------------------------------------------------------- */
 
 /* Move started requests into the queue, oldest first; that fixes their order among all operations of this rank. */
 static void take_inbox(struct abci_engine *e)
@@ -261,6 +286,13 @@ static void fail_all(struct abci_engine *e)
     wake_local(e);
 }
 
+/* The instances in flight as bits in the order of their sequences: bit 0 is next_sequence - ABCI_SLOTS. */
+static uint32_t in_order(const struct abci_engine *e)
+{
+    uint32_t oldest = e->next_sequence % ABCI_SLOTS; /* slot of next_sequence - ABCI_SLOTS */
+    return (e->active >> oldest | e->active << (ABCI_SLOTS - oldest)) & ((1u << ABCI_SLOTS) - 1);
+}
+
 /* Advance every instance in flight, then put new ones in flight. 1 something moved, 0 nothing, negative: failed. */
 static int pass(struct abci_engine *e, struct abc_request *own)
 {
@@ -269,22 +301,18 @@ static int pass(struct abci_engine *e, struct abc_request *own)
     if (abci_shm_failed(e->shm))
         return ABC_ERR_PEER;
     take_inbox(e);
-    if (e->active) {
-        uint32_t first = e->next_sequence - ABCI_SLOTS;
-        for (uint32_t s = first; s != e->next_sequence; s++) {
-            struct abci_instance *inst = &e->instance[s % ABCI_SLOTS];
-            if (!(e->active >> (s % ABCI_SLOTS) & 1))
-                continue;
-            struct abc_request *q = inst->request;
-            int r = abci_advance(e, inst);
-            if (r < 0)
-                return r;
-            moved |= r;
-            if (inst->state == ABCI_INSTANCE_FREE && q->finished == q->chunks) {
-                complete(e, q, ABC_OK);
-                if (q != own)
-                    wake_local(e);
-            }
+    for (uint32_t left = in_order(e); left; left &= left - 1) {
+        uint32_t sequence = e->next_sequence - ABCI_SLOTS + (uint32_t)__builtin_ctz(left);
+        struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
+        struct abc_request *q = inst->request;
+        int r = abci_advance(e, inst);
+        if (r < 0)
+            return r;
+        moved |= r;
+        if (inst->state == ABCI_INSTANCE_FREE && q->finished == q->chunks) {
+            complete(e, q, ABC_OK);
+            if (q != own)
+                wake_local(e);
         }
     }
     while (e->queue) {
@@ -310,13 +338,14 @@ static double current_timeout(const struct abci_engine *e)
 /* The oldest operation in flight, to name it. */
 static void describe_oldest(const struct abci_engine *e, char *text, size_t capacity)
 {
-    for (uint32_t s = e->next_sequence - ABCI_SLOTS; s != e->next_sequence; s++)
-        if (e->active >> (s % ABCI_SLOTS) & 1) {
-            abci_call_describe(&e->instance[s % ABCI_SLOTS].id, text, capacity);
-            size_t n = strlen(text);
-            snprintf(text + n, capacity - n, " #%u", s);
-            return;
-        }
+    uint32_t bits = in_order(e);
+    if (bits) {
+        uint32_t sequence = e->next_sequence - ABCI_SLOTS + (uint32_t)__builtin_ctz(bits);
+        abci_call_describe(&e->instance[sequence % ABCI_SLOTS].id, text, capacity);
+        size_t n = strlen(text);
+        snprintf(text + n, capacity - n, " #%u", sequence);
+        return;
+    }
     snprintf(text, capacity, "an operation that waits for a free slot");
 }
 
@@ -332,7 +361,8 @@ static void say_slow(struct abci_engine *e)
     describe_oldest(e, what, sizeof what);
     int r = e->blocked[0];
     w->said = true;
-    ABCI_LOG(ABCI_LOG_WARN, "plan", e->shm->rank, "waiting for rank %d (pid %u) in %s for %.0f s", r, e->shm->peer[r].pid, what, waited);
+    ABCI_LOG(ABCI_LOG_WARN, "plan", e->shm->rank, "waiting for rank %d (pid %u) in %s for %.0f s", r, e->shm->peer[r].pid, what,
+             waited);
 }
 
 /* Nothing moved: wait a little, or find that waiting is pointless. */
@@ -351,7 +381,8 @@ static int wait_for_peers(struct abci_engine *e, bool may_sleep)
         abci_shm_fail(e->shm, status, r, NULL, NULL, "rank %d (pid %u) has died or left while rank %d waited for it in %s", r,
                       r >= 0 ? e->shm->peer[r].pid : 0, e->shm->rank, what);
     else
-        abci_shm_fail(e->shm, status, r, NULL, NULL, "rank %d (pid %u) did not arrive within %g s while rank %d waited for it in %s", r,
+        abci_shm_fail(e->shm, status, r, NULL, NULL,
+                      "rank %d (pid %u) did not arrive within %g s while rank %d waited for it in %s", r,
                       r >= 0 ? e->shm->peer[r].pid : 0, current_timeout(e), e->shm->rank, what);
     return status;
 }
@@ -374,8 +405,8 @@ static void drive(struct abci_engine *e, struct abc_request *own)
                 abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
             continue;
         }
-        if (!own && atomic_load_explicit(&e->sleepers, memory_order_relaxed) > 1)
-            break;
+        if (!own && atomic_load_explicit(&e->sleepers, memory_order_relaxed) > 0)
+            break; /* a thread waits for its request: it drives better than we do */
         if (wait_for_peers(e, true) != ABC_OK) {
             fail_all(e);
             return;
@@ -385,7 +416,8 @@ static void drive(struct abci_engine *e, struct abc_request *own)
         abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
 }
 
-/* ---- For the API ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- For the API
+ * ------------------------------------------------------------------------------------------------------------------------- */
 
 static void begin(struct abc_request *q)
 {
@@ -403,7 +435,8 @@ static void push_inbox(struct abci_engine *e, struct abc_request *q)
     struct abc_request *head = atomic_load_explicit(&e->inbox, memory_order_relaxed);
     do
         q->next = head;
-    while (!atomic_compare_exchange_weak_explicit(&e->inbox, &head, q, memory_order_seq_cst, memory_order_relaxed)); /* pairs with take_inbox */
+    while (!atomic_compare_exchange_weak_explicit(&e->inbox, &head, q, memory_order_seq_cst,
+                                                  memory_order_relaxed)); /* pairs with take_inbox */
 }
 
 int abci_engine_wait(struct abci_engine *e, struct abc_request *q)
@@ -448,7 +481,7 @@ void abci_engine_start(struct abci_engine *e, struct abc_request *q)
     } else {
         abci_shm_ring(e->shm->control);
     }
-    wake_local(e); /* the progress thread */
+    wake_progress(e);
 }
 
 int abci_engine_test(struct abci_engine *e, struct abc_request *q)
@@ -467,16 +500,17 @@ int abci_engine_test(struct abci_engine *e, struct abc_request *q)
 void abci_engine_progress(struct abci_engine *e, _Atomic int *stop)
 {
     while (!atomic_load_explicit(stop, memory_order_acquire)) {
-        if (atomic_load_explicit(&e->outstanding, memory_order_seq_cst) == 0) {
-            sleep_local(e, NULL);
-        } else if (try_claim(e)) {
+        if (atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && try_claim(e)) {
             drive(e, NULL);
             release_claim(e);
-            sched_yield();
-        } else {
-            sched_yield();
         }
+        sleep_progress(e, stop);
     }
+}
+
+void abci_engine_poke(struct abci_engine *e)
+{
+    wake_progress(e);
 }
 
 int abci_engine_drain(struct abci_engine *e, double timeout)
@@ -486,7 +520,8 @@ int abci_engine_drain(struct abci_engine *e, double timeout)
     int suspect = -1;
     for (int r = 0; r < e->shm->nranks; r++) {
         uint16_t one = (uint16_t)r;
-        while (r != e->shm->rank && e->shm->peer[r].control && !abci_shm_peer_done(&e->shm->peer[r], last) && !abci_shm_failed(e->shm)) {
+        while (r != e->shm->rank && e->shm->peer[r].control && !abci_shm_peer_done(&e->shm->peer[r], last) &&
+               !abci_shm_failed(e->shm)) {
             int status = abci_shm_wait(e->shm, &w, &one, 1, timeout, true, &suspect);
             if (status == ABC_ERR_TIMEOUT)
                 return abci_error(status, "rank %d has not finished operation #%u; it still read this rank's memory", r, last);

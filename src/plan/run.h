@@ -20,10 +20,10 @@ struct abci_runnable {
     uint32_t lead;       /* leading PUBLISH steps of IN on counter 0, fused with the header */
     uint16_t lead_value; /* what they raise counter 0 to */
     bool publishes_in, publishes_out;
-    bool in_by_lead;     /* IN is published by the leading steps only */
-    bool reads_lead;     /* this rank reads IN blocks of peers */
-    bool single_values;  /* every other PUBLISH is the only one of its counter: small blocks may travel in its line */
-    bool one_rounding;   /* every REDUCE completes the reduction: bits do not depend on the algorithm */
+    bool in_by_lead;    /* IN is published by the leading steps only */
+    bool reads_lead;    /* this rank reads IN blocks of peers */
+    bool single_values; /* every other PUBLISH is the only one of its counter: small blocks may travel in its line */
+    bool one_rounding;  /* every REDUCE completes the reduction: bits do not depend on the algorithm */
 };
 /* Takes over the plan. NULL when there is no memory or the plan uses a step kind that the executor does not know. */
 struct abci_runnable *abci_runnable_make(struct abci_plan *plan);
@@ -32,8 +32,8 @@ void abci_runnable_free(struct abci_runnable *runnable);
 /* What was measured at start-up; rank 0's values hold for all. */
 struct abci_machine {
     struct abci_price_constants price;
-    double staged[2];    /* seconds per byte: write a block that the peer has read (plain, streaming), the peer reads it */
-    double remote_call;  /* process_vm_readv: seconds per call, per byte; 0: not measured */
+    double staged[2];   /* seconds per byte: write a block that the peer has read (plain, streaming), the peer reads it */
+    double remote_call; /* process_vm_readv: seconds per call, per byte; 0: not measured */
     double remote_byte;
     uint8_t stream_stage; /* staging is written with streaming stores */
     uint8_t measured;
@@ -86,6 +86,7 @@ struct abci_engine {
     _Atomic uint32_t claim;              /* 1 while a thread drives */
     _Atomic uint32_t event;              /* futex: claim released or a request of somebody else completed */
     _Atomic uint32_t sleepers;           /* threads on `event` */
+    _Atomic uint32_t idle;               /* futex: 1 while the progress thread sleeps */
     _Atomic(struct abc_request *) inbox; /* started, not yet queued; newest first */
     _Atomic uint32_t outstanding;        /* requests started and not complete */
     /* of the claim's holder */
@@ -102,12 +103,12 @@ struct abci_engine {
     uint16_t *blocked; /* peers that the last pass waited for */
     int nblocked;
     struct abci_waiting waiting;
-    int suspect; /* peer that looked dead at the last look, -1 */
-    const void **sources;    /* operands of the reduction under way */
-    struct source *located;  /* where each peer's piece of it lies */
-    char *gather;  /* header payloads longer than a line */
-    char *remote;  /* tiles read by process_vm_readv */
-    int status;    /* ABC_OK, or why the communicator ended */
+    int suspect;            /* peer that looked dead at the last look, -1 */
+    const void **sources;   /* operands of the reduction under way */
+    struct source *located; /* where each peer's piece of it lies */
+    char *gather;           /* header payloads longer than a line */
+    char *remote;           /* tiles read by process_vm_readv */
+    int status;             /* ABC_OK, or why the communicator ended */
 };
 
 int abci_engine_open(struct abci_engine *engine, struct abci_shm *shm, uint32_t seed);
@@ -122,7 +123,7 @@ int abci_engine_wait(struct abci_engine *engine, struct abc_request *request);
 int abci_engine_test(struct abci_engine *engine, struct abc_request *request);
 /* Body of the progress thread: drives whenever something is outstanding, until *stop. */
 void abci_engine_progress(struct abci_engine *engine, _Atomic int *stop);
-void abci_engine_poke(struct abci_engine *engine); /* wake the progress thread and every local waiter */
+void abci_engine_poke(struct abci_engine *engine); /* let the progress thread look at *stop */
 /* Wait until every peer has stopped reading what this rank published; bounded by timeout. */
 int abci_engine_drain(struct abci_engine *engine, double timeout);
 

@@ -1,12 +1,13 @@
-/* run_internal.h - what the files of the executor share: run.c (claim, queue, driving), run_issue.c (header, staging), run_step.c (steps). */
+/* run_internal.h - what the files of the executor share: run.c (claim, queue, driving), run_issue.c (header, staging), run_step.c
+ * (steps). */
 #ifndef ABCI_RUN_INTERNAL_H
 #define ABCI_RUN_INTERNAL_H
 
 #include "plan/run.h"
 
-#define ABCI_EAGER (16 << 10)     /* IN areas up to this size are staged before the header is stored */
+#define ABCI_EAGER (16 << 10) /* IN areas up to this size are staged before the header is stored */
 #define ABCI_REMOTE_TILE (256 << 10)
-#define ABCI_WINDOW 32            /* steps that may be ahead of the first incomplete one */
+#define ABCI_WINDOW 32 /* steps that may be ahead of the first incomplete one */
 
 enum abci_instance_state { ABCI_INSTANCE_FREE, ABCI_INSTANCE_STEPS, ABCI_INSTANCE_READERS };
 
@@ -18,19 +19,19 @@ struct abci_instance {
     struct abci_call_id id;
     uint32_t sequence;
     uint8_t state;
-    uint8_t flags;           /* of the own header */
-    uint8_t mode[2];         /* enum abci_mode of IN, OUT */
+    uint8_t flags;   /* of the own header */
+    uint8_t mode[2]; /* enum abci_mode of IN, OUT */
     struct abci_region *region;
-    char *stage[2];          /* own staging areas of IN, OUT */
-    char *tmp;               /* own temporaries */
-    uint64_t tmp_area;       /* bytes of one */
+    char *stage[2];    /* own staging areas of IN, OUT */
+    char *tmp;         /* own temporaries */
+    uint64_t tmp_area; /* bytes of one */
     uint32_t chain;
-    uint32_t first;          /* steps before it are complete */
-    uint32_t ahead;          /* bit i: step first + i is complete */
-    uint32_t at_step;        /* step whose peers up to at_peer are known to be ready */
+    uint32_t first;   /* steps before it are complete */
+    uint32_t ahead;   /* bit i: step first + i is complete */
+    uint32_t at_step; /* step whose peers up to at_peer are known to be ready */
     uint16_t at_peer;
-    uint16_t reader;         /* readers before it are over */
-    uint64_t verified[ABCI_MAX_RANKS / 64]; /* peers whose header has been compared */
+    uint16_t reader;                               /* readers before it are over */
+    uint64_t verified[ABCI_MAX_RANKS / 64];        /* peers whose header has been compared */
     char tiny[ABCI_MAX_TMP * ABCI_INLINE_COUNTER]; /* temporaries that travel in counter lines */
 };
 

@@ -1,7 +1,7 @@
 /*
- * run_issue.c - stage 3: an instance starts. Chooses how peers reach each buffer, borrows staging, stores the operation's header, which
- * publishes small payloads with the same line. Before: run.c's queue. After: run_step.c. Runs under the claim; allocates only when
- * staging has to grow, never in the steady state.
+ * run_issue.c - stage 3: an instance starts. Chooses how peers reach each buffer, borrows staging, stores the operation's header,
+ * which publishes small payloads with the same line. Before: run.c's queue. After: run_step.c. Runs under the claim; allocates only
+ * when staging has to grow, never in the steady state.
  */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*
- * run_step.c - stage 3: the steps of an instance. Waits by polling only: a step that cannot go on says so and the next one is tried.
- * A peer's header is compared with the own call before anything of that peer is used. Bytes touched per step: PUBLISH of a staged block
- * reads and writes it once; FETCH, REDUCE read each source and write the result once (twice with ABCI_STAGE).
+ * run_step.c - stage 3: the steps of an instance. Waits by polling only: a step that cannot go on says so and the next one is
+ * tried. A peer's header is compared with the own call before anything of that peer is used. Bytes touched per step: PUBLISH of a
+ * staged block reads and writes it once; FETCH, REDUCE read each source and write the result once (twice with ABCI_STAGE).
  */
 #include <errno.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 #define STEP_PENDING 0
 #define STEP_DONE 1
 
-/* ---- Is the peer where we need it? ---------------------------------------------------------------------------------------------------- */
+/* ---- Is the peer where we need it?
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void call_of_header(const struct abci_header *h, struct abci_call_id *id)
 {
@@ -29,11 +30,11 @@ static int mismatch(struct abci_engine *e, const struct abci_instance *inst, int
     abci_call_describe(&inst->id, a, sizeof a);
     abci_call_describe(&theirs, b, sizeof b);
     bool same = strcmp(a, b) == 0;
-    const char *why = !same                                          ? ""
-                      : theirs.algorithm != inst->id.algorithm       ? " with another algorithm or chunk size"
-                                                                     : " but an earlier call differed";
-    abci_shm_fail(e->shm, ABC_ERR_MISMATCH, e->shm->nranks == 2 ? -1 : peer, &inst->id, &theirs, "rank %d called %s, rank %d called %s%s",
-                  e->shm->rank, a, peer, b, why);
+    const char *why = !same                                    ? ""
+                      : theirs.algorithm != inst->id.algorithm ? " with another algorithm or chunk size"
+                                                               : " but an earlier call differed";
+    abci_shm_fail(e->shm, ABC_ERR_MISMATCH, e->shm->nranks == 2 ? -1 : peer, &inst->id, &theirs,
+                  "rank %d called %s, rank %d called %s%s", e->shm->rank, a, peer, b, why);
     return ABC_ERR_MISMATCH;
 }
 
@@ -101,7 +102,8 @@ static int peers_ready(struct abci_engine *e, struct abci_instance *inst, const 
     return STEP_DONE;
 }
 
-/* ---- Where bytes are ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Where bytes are
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 /* One readable piece of a peer: an address, or an address in the peer's process. */
 struct source {
@@ -149,8 +151,8 @@ static int locate(struct abci_engine *e, const struct abci_instance *inst, int p
     out->local = abci_segment_at(p->segment, offset, r.bytes);
     if (out->local)
         return ABC_OK;
-    abci_shm_fail(e->shm, ABC_ERR_MEMORY, peer, NULL, NULL, "rank %d cannot map the shared memory of rank %d (ulimit -v?)", e->shm->rank,
-                  peer);
+    abci_shm_fail(e->shm, ABC_ERR_MEMORY, peer, NULL, NULL, "rank %d cannot map the shared memory of rank %d (ulimit -v?)",
+                  e->shm->rank, peer);
     return ABC_ERR_MEMORY;
 }
 
@@ -158,8 +160,8 @@ static int read_remote(struct abci_engine *e, int peer, void *to, uint64_t from,
 {
     int status = abci_shm_read_remote(e->shm, peer, to, from, bytes);
     if (status != ABC_OK)
-        abci_shm_fail(e->shm, status, peer, NULL, NULL, "rank %d cannot read the memory of rank %d: %s; set ABCOMM_PVR=off", e->shm->rank,
-                      peer, strerror(errno));
+        abci_shm_fail(e->shm, status, peer, NULL, NULL, "rank %d cannot read the memory of rank %d: %s; set ABCOMM_PVR=off",
+                      e->shm->rank, peer, strerror(errno));
     return status;
 }
 
@@ -205,7 +207,8 @@ static enum abci_store store_kind(const struct abci_engine *e, const struct abci
     return inst->request->chunks > 8 ? e->stores : ABCI_STORE_PLAIN;
 }
 
-/* ---- The steps -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- The steps
+ * -------------------------------------------------------------------------------------------------------------------------- */
 
 static int step_publish(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
 {
@@ -365,7 +368,8 @@ static int run_step(struct abci_engine *e, struct abci_instance *inst, const str
 
 static bool step_over(const struct abci_instance *inst, int32_t index)
 {
-    return index < (int32_t)inst->first || (index < (int32_t)(inst->first + ABCI_WINDOW) && inst->ahead >> (index - (int32_t)inst->first) & 1);
+    return index < (int32_t)inst->first ||
+           (index < (int32_t)(inst->first + ABCI_WINDOW) && inst->ahead >> (index - (int32_t)inst->first) & 1);
 }
 
 /* All own steps are over: this rank reads nothing more. Move the watermark over every sequence for which that holds. */

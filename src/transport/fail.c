@@ -1,6 +1,6 @@
 /*
- * fail.c - stage 4: the one door through which a communicator ends. The first caller writes the record in rank 0's control block, which
- * outlives rank 0 in everybody's mapping, then rings all ranks. Any thread; never blocks longer than a second.
+ * fail.c - stage 4: the one door through which a communicator ends. The first caller writes the record in rank 0's control block,
+ * which outlives rank 0 in everybody's mapping, then rings all ranks. Any thread; never blocks longer than a second.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,8 +28,8 @@ void abci_call_describe(const struct abci_call_id *c, char *text, size_t capacit
     }
 }
 
-void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct abci_call_id *mine, const struct abci_call_id *theirs,
-                   const char *format, ...)
+void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct abci_call_id *mine,
+                   const struct abci_call_id *theirs, const char *format, ...)
 {
     struct abci_failure *f = shm->failure;
     uint32_t none = 0;

@@ -1,7 +1,7 @@
 /*
- * handshake.c - stage 4, at creation: every rank learns every rank's memfd and pidfd. Ranks send theirs to rank 0 over an abstract Unix
- * socket and get all back (SCM_RIGHTS), so a creation costs one connection a rank. The pidfd tells later whether the process lives,
- * whoever else (a forked child) holds its sockets. Blocks up to the deadline; no state stays behind.
+ * handshake.c - stage 4, at creation: every rank learns every rank's memfd and pidfd. Ranks send theirs to rank 0 over an abstract
+ * Unix socket and get all back (SCM_RIGHTS), so a creation costs one connection a rank. The pidfd tells later whether the process
+ * lives, whoever else (a forked child) holds its sockets. Blocks up to the deadline; no state stays behind.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -143,7 +143,8 @@ static int receive_fds(int fd, void *data, size_t bytes, int *fds, int nfds, dou
 }
 
 /* Rank 0: take one connection and its greeting; a stranger is dropped. Returns the rank, 0 when dropped, negative on error. */
-static int take_one(int listen_fd, int nranks, const unsigned char *token, struct abci_passed *passed, int *connection, double deadline)
+static int take_one(int listen_fd, int nranks, const unsigned char *token, struct abci_passed *passed, int *connection,
+                    double deadline)
 {
     struct greeting g;
     int fds[2];
@@ -225,8 +226,9 @@ static int join(int rank, int nranks, const char *name, const unsigned char *tok
     socklen_t length = abstract_address(name, &a);
     int status = ABC_OK;
     if (abci_fault("connect unix") || connect(fd, (struct sockaddr *)&a, length) != 0)
-        status = abci_error_errno(ABC_ERR_UNSUPPORTED, "rank 0 shares no Unix socket with this rank (another host or network namespace?); "
-                                                       "ranks on several hosts are not supported yet");
+        status = abci_error_errno(ABC_ERR_UNSUPPORTED,
+                                  "rank 0 shares no Unix socket with this rank (another host or network namespace?); "
+                                  "ranks on several hosts are not supported yet");
     int mine[2] = {passed[rank].memfd, passed[rank].pidfd};
     if (status == ABC_OK)
         status = send_fds(fd, &g, sizeof g, mine, 2, deadline);

@@ -1,7 +1,7 @@
 /*
- * segment.c - stage 4: the growing memfd of a process and the mappings of its peers'. Owner: the process. The allocator keeps extents
- * in address order (first fit, coalescing); calls are rare (buffers, communicators), so a lock and a list are enough. The hot look-ups
- * (abci_segment_find, abci_segment_at) take no lock: windows are only ever added.
+ * segment.c - stage 4: the growing memfd of a process and the mappings of its peers'. Owner: the process. The allocator keeps
+ * extents in address order (first fit, coalescing); calls are rare (buffers, communicators), so a lock and a list are enough. The
+ * hot look-ups (abci_segment_find, abci_segment_at) take no lock: windows are only ever added.
  */
 #include "transport/segment.h"
 
@@ -43,7 +43,8 @@ static _Atomic(struct abci_segment *) self;
 static struct abci_segment *attached;
 static struct extent *extents;
 
-/* A child has the parent's mappings but is not the parent: it starts with no segment of its own; inherited buffers stay readable. */
+/* A child has the parent's mappings but is not the parent: it starts with no segment of its own; inherited buffers stay readable.
+ */
 static void forget_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -155,9 +156,11 @@ static int add_window(struct abci_segment *s, uint64_t bytes)
         return abci_error(ABC_ERR_MEMORY, "no memory for the arena's records");
     if (abci_fault("ftruncate segment") || ftruncate(s->fd, (off_t)(offset + size)) != 0) {
         abci_free(e);
-        return abci_error_errno(ABC_ERR_MEMORY, "shared memory cannot grow to %llu MiB", (unsigned long long)((offset + size) >> 20));
+        return abci_error_errno(ABC_ERR_MEMORY, "shared memory cannot grow to %llu MiB",
+                                (unsigned long long)((offset + size) >> 20));
     }
-    char *base = abci_fault("mmap segment") ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)offset);
+    char *base =
+        abci_fault("mmap segment") ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)offset);
     if (base == MAP_FAILED) {
         abci_free(e);
         return abci_error_errno(ABC_ERR_MEMORY, "%llu MiB of shared memory cannot be mapped", (unsigned long long)(size >> 20));

@@ -1,7 +1,7 @@
 /*
- * segment.h - stage 4: the shared memory of a process. One growing memfd a process holds everything that peers read: control blocks,
- * staging and the arena of abc_mem_alloc. A segment is a process's memfd as mapped here, own or a peer's; peers map windows of it on
- * demand. Offsets into the memfd mean the same to everybody. Thread-safe.
+ * segment.h - stage 4: the shared memory of a process. One growing memfd a process holds everything that peers read: control
+ * blocks, staging and the arena of abc_mem_alloc. A segment is a process's memfd as mapped here, own or a peer's; peers map windows
+ * of it on demand. Offsets into the memfd mean the same to everybody. Thread-safe.
  */
 #ifndef ABCI_SEGMENT_H
 #define ABCI_SEGMENT_H

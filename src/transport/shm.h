@@ -1,7 +1,7 @@
 /*
- * shm.h - stage 4: the shared words of a communicator on one host, and how ranks wait for them. docs/protocol.md lists every word with
- * writer, readers and ordering. A rank writes only its own control block, except: `waiters` and `left` of a peer, a peer's doorbell,
- * and the failure record in rank 0's block. Readers pull; nobody writes into a peer's data.
+ * shm.h - stage 4: the shared words of a communicator on one host, and how ranks wait for them. docs/protocol.md lists every word
+ * with writer, readers and ordering. A rank writes only its own control block, except: `waiters` and `left` of a peer, a peer's
+ * doorbell, and the failure record in rank 0's block. Readers pull; nobody writes into a peer's data.
  */
 #ifndef ABCI_SHM_H
 #define ABCI_SHM_H
@@ -99,14 +99,14 @@ struct abci_control {
     _Alignas(ABCI_LINE) uint32_t magic; /* identity: cold */
     uint32_t rank, nranks, pid;
     uint64_t epoch;
-    uint64_t self; /* address of this block in the owner's process */
-    uint64_t events_offset; /* ring of struct abci_event, see diag/event.h */
-    _Alignas(ABCI_LINE) _Atomic uint32_t doorbell; /* this rank sleeps on it; ringers add 1 and wake */
-    _Alignas(ABCI_LINE) _Atomic uint64_t waiters;  /* bit rank % 64: that rank sleeps until this one writes something */
-    _Alignas(ABCI_LINE) _Atomic uint32_t done;     /* every operation up to it reads nothing more of a peer */
+    uint64_t self;                                   /* address of this block in the owner's process */
+    uint64_t events_offset;                          /* ring of struct abci_event, see diag/event.h */
+    _Alignas(ABCI_LINE) _Atomic uint32_t doorbell;   /* this rank sleeps on it; ringers add 1 and wake */
+    _Alignas(ABCI_LINE) _Atomic uint64_t waiters;    /* bit rank % 64: that rank sleeps until this one writes something */
+    _Alignas(ABCI_LINE) _Atomic uint32_t done;       /* every operation up to it reads nothing more of a peer */
     _Alignas(ABCI_LINE) struct abci_failure failure; /* used in rank 0's block only */
     _Alignas(ABCI_LINE) _Atomic uint64_t left[ABCI_LEFT_WORDS]; /* bit r: rank r has left and never touches this block again */
-    _Alignas(ABCI_LINE) _Atomic uint64_t probe[8 * 16]; /* start-up measurement: a line a word */
+    _Alignas(ABCI_LINE) _Atomic uint64_t probe[8 * 16];         /* start-up measurement: a line a word */
     _Alignas(4096) struct abci_header_slot header[ABCI_SLOTS];
     _Alignas(4096) struct abci_counter counter[ABCI_SLOTS][ABCI_COUNTERS];
 };
@@ -114,10 +114,10 @@ struct abci_control {
 struct abci_shm_peer {
     struct abci_control *control;
     struct abci_segment *segment;
-    int pidfd;           /* -1: same process */
-    uint32_t pid;        /* as seen here */
-    uint32_t done;       /* last known watermark of the peer */
-    bool readable;       /* process_vm_readv from it works */
+    int pidfd;     /* -1: same process */
+    uint32_t pid;  /* as seen here */
+    uint32_t done; /* last known watermark of the peer */
+    bool readable; /* process_vm_readv from it works */
 };
 
 /* How long to do what while waiting; set at creation from ranks and CPUs. */
@@ -141,7 +141,8 @@ struct abci_shm {
     struct abci_event_ring *events;
 };
 
-/* ---- shm.c --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- shm.c
+ * --------------------------------------------------------------------------------------------------------------------------- */
 int abci_shm_prepare(struct abci_shm *shm, int rank, int nranks); /* own control block, zeroed */
 int abci_shm_bind(struct abci_shm *shm, int peer, struct abci_segment *segment, uint64_t control_offset, int pidfd);
 /* Say goodbye to all peers' blocks. Afterwards only abci_shm_free may be used, once abci_shm_unused. */
@@ -177,7 +178,8 @@ static inline void abci_shm_notify(struct abci_shm *shm)
 /* Publish progress of an instance. Release: pairs with abci_shm_reached. */
 static inline void abci_shm_raise(struct abci_shm *shm, uint32_t sequence, int counter, uint32_t value)
 {
-    atomic_store_explicit(&abci_shm_counter(shm->control, sequence, counter)->word, ((uint64_t)sequence << 32) | value, memory_order_release);
+    atomic_store_explicit(&abci_shm_counter(shm->control, sequence, counter)->word, ((uint64_t)sequence << 32) | value,
+                          memory_order_release);
     abci_shm_notify(shm);
 }
 /* Move the done watermark. Release: everything read from peers was read before; pairs with abci_shm_peer_done. */
@@ -195,20 +197,22 @@ static inline bool abci_shm_peer_done(struct abci_shm_peer *peer, uint32_t seque
     return (int32_t)(peer->done - sequence) >= 0;
 }
 
-/* ---- fail.c: the one door ------------------------------------------------------------------------------------------------------------ */
+/* ---- fail.c: the one door
+ * ------------------------------------------------------------------------------------------------------------ */
 static inline bool abci_shm_failed(const struct abci_shm *shm)
 {
     return ABCI_UNLIKELY(atomic_load_explicit(&shm->failure->state, memory_order_acquire) != 0);
 }
 /* First caller wins; rings every rank. culprit -1: unknown. calls may be NULL. Any thread. */
-void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct abci_call_id *mine, const struct abci_call_id *theirs,
-                   const char *format, ...) ABCI_PRINTF(6, 7);
+void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct abci_call_id *mine,
+                   const struct abci_call_id *theirs, const char *format, ...) ABCI_PRINTF(6, 7);
 /* Copy of the record once state != 0; waits for the writer to complete it, not longer than a second. Returns the status. */
 int abci_shm_failure(const struct abci_shm *shm, struct abci_failure *copy);
 /* "allreduce(count 14, f32, sum)". */
 void abci_call_describe(const struct abci_call_id *call, char *text, size_t capacity);
 
-/* ---- wait.c -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- wait.c
+ * -------------------------------------------------------------------------------------------------------------------------- */
 /* State of one wait without progress; zero it whenever something has moved. */
 struct abci_waiting {
     uint32_t spins;
@@ -219,11 +223,11 @@ struct abci_waiting {
     double next_look; /* without sleeping: when to look again at who is alive */
 };
 /*
- * Nothing moved: spin, yield, or (may_sleep) sleep until one of the blocked peers writes, at most 100 ms. Returns ABC_PENDING to look
- * again, ABC_ERR_PEER or ABC_ERR_TIMEOUT with *culprit set when waiting is pointless. timeout in seconds for this wait.
+ * Nothing moved: spin, yield, or (may_sleep) sleep until one of the blocked peers writes, at most 100 ms. Returns ABC_PENDING to
+ * look again, ABC_ERR_PEER or ABC_ERR_TIMEOUT with *culprit set when waiting is pointless. timeout in seconds for this wait.
  */
-int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, double timeout, bool may_sleep,
-                  int *culprit);
+int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, double timeout,
+                  bool may_sleep, int *culprit);
 /* Something moved: take back the bits. */
 void abci_shm_wait_over(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked);
 void abci_shm_ring(struct abci_control *control);
@@ -231,20 +235,22 @@ void abci_shm_ring(struct abci_control *control);
 void abci_shm_wait_policy(struct abci_shm *shm, double timeout);
 bool abci_shm_peer_gone(const struct abci_shm *shm, int peer);
 
-/* ---- handshake.c: passing memfds and pidfds over a Unix socket ---------------------------------------------------------------------- */
+/* ---- handshake.c: passing memfds and pidfds over a Unix socket
+ * ---------------------------------------------------------------------- */
 struct abci_passed {
     int memfd, pidfd;
 };
 /* Rank 0: an abstract listening socket with a random name. */
 int abci_handshake_listen(int *fd, char name[64]);
 /*
- * Rank 0 collects the descriptors of all and gives them to all; others connect to `name`. token is the creation's secret. passed gets
- * nranks rows, owned by the caller. Ends with an error at the deadline.
+ * Rank 0 collects the descriptors of all and gives them to all; others connect to `name`. token is the creation's secret. passed
+ * gets nranks rows, owned by the caller. Ends with an error at the deadline.
  */
 int abci_handshake(int rank, int nranks, int listen_fd, const char *name, const unsigned char token[32], double timeout,
                    struct abci_passed *passed);
 
-/* ---- remote.c: reading a peer's private memory by process_vm_readv -------------------------------------------------------------------- */
+/* ---- remote.c: reading a peer's private memory by process_vm_readv
+ * -------------------------------------------------------------------- */
 /* One trial read of every peer's control block; fills peer[].readable. */
 void abci_shm_try_remote(struct abci_shm *shm);
 /* Read bytes at an address of the peer's process. ABC_ERR_PEER with errno set. */

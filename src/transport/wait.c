@@ -83,8 +83,8 @@ static int find_gone(const struct abci_shm *shm, const uint16_t *blocked, int nb
 }
 
 /*
- * Waiting has lasted: is it pointless? A peer must look dead twice, with a look at its words in between: it may have published and then
- * left.
+ * Waiting has lasted: is it pointless? A peer must look dead twice, with a look at its words in between: it may have published and
+ * then left.
  */
 static int pointless(struct abci_shm *shm, const uint16_t *blocked, int nblocked, double waited, double timeout, int *culprit)
 {
@@ -98,8 +98,8 @@ static int pointless(struct abci_shm *shm, const uint16_t *blocked, int nblocked
     return ABC_ERR_TIMEOUT;
 }
 
-int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, double timeout, bool may_sleep,
-                  int *culprit)
+int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, double timeout,
+                  bool may_sleep, int *culprit)
 {
     if (w->spins < shm->wait.spins) {
         w->spins++;

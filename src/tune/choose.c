@@ -58,8 +58,8 @@ static int unfit_algorithm(const char *name, abc_collective coll, int nranks)
 {
     char names[256];
     known_names(names, sizeof names, coll, nranks);
-    return abci_error(ABC_ERR_UNSUPPORTED, "algorithm %s does not do %s with %d ranks; these do: %s", name, abc_collective_name(coll),
-                      nranks, names);
+    return abci_error(ABC_ERR_UNSUPPORTED, "algorithm %s does not do %s with %d ranks; these do: %s", name,
+                      abc_collective_name(coll), nranks, names);
 }
 
 static int collective_of(const char *name)
@@ -80,8 +80,9 @@ static int parse_forced(struct abci_chooser *c, const char *text)
             return abci_error(ABC_ERR_ARGUMENT, "ABCOMM_ALGO: \"%.60s\" is not collective:algorithm, separated by ';'", text);
         int which = collective_of(coll);
         if (which < 0)
-            return abci_error(ABC_ERR_ARGUMENT,
-                              "ABCOMM_ALGO: \"%s\" is no collective; use allreduce, reduce_scatter, allgather, broadcast or barrier", coll);
+            return abci_error(
+                ABC_ERR_ARGUMENT,
+                "ABCOMM_ALGO: \"%s\" is no collective; use allreduce, reduce_scatter, allgather, broadcast or barrier", coll);
         const struct abci_algo *found = abci_algo_find(algo);
         if (!found)
             return unknown_algorithm(algo);
@@ -258,7 +259,8 @@ int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, const stru
         o = cheapest(all, wish);
     }
     if (!o)
-        return abci_error(ABC_ERR_UNSUPPORTED, "no algorithm does %s with %d ranks", abc_collective_name(wish->collective), c->nranks);
+        return abci_error(ABC_ERR_UNSUPPORTED, "no algorithm does %s with %d ranks", abc_collective_name(wish->collective),
+                          c->nranks);
     int root = wish->collective == ABC_BROADCAST ? wish->root : 0;
     if (ABCI_LIKELY(o->run && o->run[root])) {
         *run = o->run[root];

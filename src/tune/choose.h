@@ -1,6 +1,6 @@
 /*
- * choose.h - which algorithm and chunk size an operation gets. A pure function of what all ranks hold in identical form: the call, the
- * job settings and rank 0's measured constants. One chooser a communicator and rank; used under the communicator's lock.
+ * choose.h - which algorithm and chunk size an operation gets. A pure function of what all ranks hold in identical form: the call,
+ * the job settings and rank 0's measured constants. One chooser a communicator and rank; used under the communicator's lock.
  */
 #ifndef ABCI_CHOOSE_H
 #define ABCI_CHOOSE_H
@@ -10,7 +10,8 @@
 
 struct abci_chooser;
 
-/* forced: ABCOMM_ALGO's text ("allreduce:ring;broadcast:binomial"), "" for none. An unknown name is an error that lists the known. */
+/* forced: ABCOMM_ALGO's text ("allreduce:ring;broadcast:binomial"), "" for none. An unknown name is an error that lists the known.
+ */
 int abci_chooser_open(int rank, int nranks, const struct abci_price_constants *constants, const char *forced, uint64_t chunk,
                       struct abci_chooser **chooser);
 void abci_chooser_close(struct abci_chooser *chooser);
@@ -19,10 +20,10 @@ void abci_chooser_close(struct abci_chooser *chooser);
 struct abci_wish {
     abc_collective collective;
     int root;
-    uint64_t bytes;         /* count * element size */
-    bool one_rounding;      /* floats: bits must not depend on the algorithm */
-    bool ordered;           /* operands may not be swapped (user operation that does not commute) */
-    const char *algorithm;  /* named by the caller, or NULL */
+    uint64_t bytes;        /* count * element size */
+    bool one_rounding;     /* floats: bits must not depend on the algorithm */
+    bool ordered;          /* operands may not be swapped (user operation that does not commute) */
+    const char *algorithm; /* named by the caller, or NULL */
 };
 /*
  * The plan to run and the chunk size. Plans are built on first use and kept. Errors: ABC_ERR_UNSUPPORTED for a named algorithm that
