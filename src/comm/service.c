@@ -489,8 +489,8 @@ static bool finished(const struct abci_service *service)
 {
     double now = abci_now(), since = service->stopping_since;
     int present = abci_store_count(service->store, ABCI_PRESENT), absent = abci_store_count(service->store, ABCI_ABSENT);
-    if (present == 0 && (absent == 0 || now >= since + LATECOMER_SECONDS))
-        return true;
+    if (present == 0)
+        return absent == 0 || now >= since + LATECOMER_SECONDS || now >= service->deadline;
     return now >= service->deadline && now >= since + LAST_WORDS_SECONDS;
 }
 
