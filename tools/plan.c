@@ -247,7 +247,8 @@ static int show(const struct options *o, const struct abci_plan_set *set)
         printf("%.3f us for %.0f bytes: %.3f us + %.3f us per MiB\n", 1e6 * (price.fixed + o->bytes * price.per_byte), o->bytes,
                1e6 * price.fixed, 1e6 * price.per_byte * (1 << 20));
     }
-    printf("critical path: %d reading steps, %d blocks of 1/%d; checked ok\n", report.steps, report.blocks, set->plan[0]->nblocks);
+    printf("critical path: %d reading step%s, %d block%s of 1/%d; checked ok\n", report.steps, report.steps == 1 ? "" : "s",
+           report.blocks, report.blocks == 1 ? "" : "s", set->plan[0]->nblocks);
     return 0;
 }
 

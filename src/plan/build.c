@@ -5,7 +5,6 @@
  */
 #include "plan/plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"

@@ -41,7 +41,7 @@ static json_t *peers_json(const struct abci_step *step, const struct abci_peer *
 static json_t *step_json(const struct abci_plan *plan, const struct abci_step *step)
 {
     json_t *object = json_object(), *after = json_array(), *flags = json_array();
-    const struct abci_peer *peers = &plan->peers[step->peer];
+    const struct abci_peer *peers = abci_plan_peers(plan, step);
     json_object_set_new(object, "do", json_string(abci_kind_name(step->kind)));
     if (step->src.buffer != ABCI_NONE)
         json_object_set_new(object, "src", ref_json(step->src));

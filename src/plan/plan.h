@@ -100,6 +100,11 @@ struct abci_plan {
 };
 
 void abci_plan_free(struct abci_plan *plan);
+/* The peer list of a step; NULL when it is empty. */
+static inline const struct abci_peer *abci_plan_peers(const struct abci_plan *plan, const struct abci_step *step)
+{
+    return step->npeers > 0 ? plan->peers + step->peer : NULL;
+}
 /* Fill sources and readers from the steps (builder and parser do; they must be empty). */
 int abci_plan_index(struct abci_plan *plan);
 

@@ -98,7 +98,7 @@ static uint32_t read_cell(struct abci_checker *c, int rank, uint32_t at, struct 
     }
     if (cell->writer && cell->writer - 1 != event && !abci_clock_over(&c->clock, cell->writer - 1)) {
         int other = rank_of_event(c, cell->writer - 1);
-        abci_check_step_fault(c, rank, at, "reads %s block %d of rank %d, which rank %d step %u may still write",
+        abci_check_step_fault(c, rank, at, "reads %s block %d of rank %d, which rank %d step %u may be writing",
                               abci_buffer_name(buffer), block, owner, other, cell->writer - 1 - c->clock.first[other]);
         return 0;
     }
@@ -221,7 +221,7 @@ static bool check_sum(struct abci_checker *c, int rank, uint32_t at, const struc
 
 static bool play_reduce(struct abci_checker *c, int rank, uint32_t at, const struct abci_step *step)
 {
-    const struct abci_peer *peers = &c->set->plan[rank]->peers[step->peer];
+    const struct abci_peer *peers = abci_plan_peers(c->set->plan[rank], step);
     for (int i = 0; i < step->src.count; i++) {
         uint32_t sum = abci_value_sum(&c->values);
         if (!sum)

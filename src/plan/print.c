@@ -102,11 +102,12 @@ static void print_after(FILE *out, const struct abci_step *step, int at)
 
 void abci_plan_print(FILE *out, const struct abci_plan *plan)
 {
-    fprintf(out, "rank %d: %u steps%s\n", plan->rank, plan->nsteps, plan->stage_in_place ? ", input staged when in place" : "");
+    fprintf(out, "rank %d: %u step%s%s\n", plan->rank, plan->nsteps, plan->nsteps == 1 ? "" : "s",
+            plan->stage_in_place ? ", input staged when in place" : "");
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         const struct abci_step *step = &plan->steps[i];
         fprintf(out, "  #%-3u %-8s ", i, abci_kind_name(step->kind));
-        print_action(out, step, &plan->peers[step->peer]);
+        print_action(out, step, abci_plan_peers(plan, step));
         if (step->flags)
             fprintf(out, "  %s%s%s", step->flags & ABCI_FINAL ? " final" : "", step->flags & ABCI_STAGE ? " stage" : "",
                     step->flags & ABCI_STAGED ? " staged" : "");
@@ -115,13 +116,19 @@ void abci_plan_print(FILE *out, const struct abci_plan *plan)
     }
 }
 
+/* What the plan claims about sums, if it makes any. */
+static const char *order_words(const struct abci_plan *plan)
+{
+    if (plan->collective != ABC_ALLREDUCE && plan->collective != ABC_REDUCE_SCATTER)
+        return "";
+    return plan->rank_order ? ", sums in rank order" : plan->ordered ? ", operands in rank order" : ", sums in any order";
+}
+
 void abci_plan_print_head(FILE *out, const struct abci_plan *plan)
 {
-    fprintf(out, "%s by %s, %d ranks, root %d, %d blocks, %d temporaries, %s\n",
-            abc_collective_name((abc_collective)plan->collective), plan->name, plan->nranks, plan->root, plan->nblocks, plan->ntmp,
-            plan->rank_order ? "sums in rank order"
-            : plan->ordered  ? "operands in rank order"
-                             : "sums in any order");
+    fprintf(out, "%s by %s, %d rank%s, root %d, %d block%s, %d temporar%s%s\n",
+            abc_collective_name((abc_collective)plan->collective), plan->name, plan->nranks, plan->nranks == 1 ? "" : "s",
+            plan->root, plan->nblocks, plan->nblocks == 1 ? "" : "s", plan->ntmp, plan->ntmp == 1 ? "y" : "ies", order_words(plan));
 }
 
 char *abci_plan_text(const struct abci_plan_set *set)

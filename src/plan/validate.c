@@ -104,12 +104,10 @@ static bool valid_publish(const struct validator *v, const struct abci_step *ste
         return refuse(v, "counter %d is raised from %d to %d, must go up by one", step->counter, values[step->counter],
                       step->value);
     values[step->counter] = step->value;
-    if (step->own.buffer != ABCI_NONE || step->dst.buffer != ABCI_NONE)
-        return refuse(v, "a publish has no own and no dst");
+    if (step->dst.buffer != ABCI_NONE)
+        return refuse(v, "a publish has no dst");
     if (step->src.buffer != ABCI_NONE && !valid_ref(v, "src", step->src, v->plan->rank))
         return false;
-    if (step->src.buffer == ABCI_NONE && (step->src.count != 0 || step->src.block != 0 || step->flags))
-        return refuse(v, "a publish of nothing has blocks or flags");
     if (step->npeers < 1)
         return refuse(v, "a publish names no reader");
     return true;
@@ -141,6 +139,20 @@ static bool valid_reduce(const struct validator *v, const struct abci_step *step
     return true;
 }
 
+/* Fields that the kind does not use are zero, and refs to no buffer name no blocks: nothing behind has to ask again. */
+static bool valid_unused(const struct validator *v, const struct abci_step *step)
+{
+    const struct abci_ref refs[3] = {step->src, step->own, step->dst};
+    for (int k = 0; k < 3; k++)
+        if (refs[k].buffer == ABCI_NONE && (refs[k].block != 0 || refs[k].count != 0))
+            return refuse(v, "blocks of no buffer");
+    if (step->kind != ABCI_PUBLISH && (step->counter != 0 || step->value != 0))
+        return refuse(v, "a counter in a step that is no publish");
+    if (step->kind != ABCI_REDUCE && (step->own.buffer != ABCI_NONE || step->own_at != 0))
+        return refuse(v, "an own operand in a step that is no reduce");
+    return true;
+}
+
 static bool valid_step(const struct validator *v, const struct abci_step *step, int *values)
 {
     const struct abci_plan *plan = v->plan;
@@ -157,10 +169,8 @@ static bool valid_step(const struct validator *v, const struct abci_step *step, 
         return refuse(v, "flags %d do not fit its kind", step->flags);
     if ((step->flags & ABCI_STAGED && step->src.buffer != ABCI_OUT) || (step->flags & ABCI_STAGE && step->dst.buffer != ABCI_OUT))
         return refuse(v, "only out can be staged by a step: temporaries are read where they are, and nobody writes in");
-    if (!valid_peers(v, step))
+    if (!valid_unused(v, step) || !valid_peers(v, step))
         return false;
-    if (step->kind != ABCI_REDUCE && (step->own.buffer != ABCI_NONE || step->own_at != 0))
-        return refuse(v, "an own operand in a step that is no reduce");
     switch (step->kind) {
     case ABCI_PUBLISH:
         return valid_publish(v, step, values);

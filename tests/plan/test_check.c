@@ -78,10 +78,85 @@ static void test_all_algorithms(void **state)
     }
 }
 
+#define HEAD(collective, order)                                                                                                    \
+    "{\"abcomm_plan\":1,\"name\":\"x\",\"collective\":\"" collective "\",\"ranks\":2,\"root\":0,\"blocks\":1,\"temporaries\":1,"   \
+    "\"rank_order\":" order ",\"ordered\":false,\"plan\":"
+#define PUBLISH(peer, after)                                                                                                       \
+    "{\"do\":\"publish\",\"src\":[\"in\",0,1],\"counter\":0,\"value\":1,\"readers\":[" peer "],\"after\":[" after "]}"
+#define SUM(peer, at, after)                                                                                                       \
+    "{\"do\":\"reduce\",\"src\":[\"in\",0,1],\"dst\":[\"out\",0,1],\"own\":[\"in\",0,1],\"own_at\":" at ",\"peers\":[[" peer       \
+    ",0,1]],\"after\":[" after "],\"flags\":[\"final\"]}"
+#define AWAIT(peer, after) "{\"do\":\"await\",\"peers\":[[" peer ",0,1]],\"after\":[" after "]}"
+#define SIGNAL(peer, after) "{\"do\":\"publish\",\"counter\":0,\"value\":1,\"readers\":[" peer "],\"after\":[" after "]}"
+
+/* Plans that are well formed and wrong, and what the checker must say about each. */
+static const struct {
+    const char *json, *expect;
+} faults[] = {
+    {HEAD("allreduce", "true") "[[" PUBLISH("1", "") "," SUM("1", "0", "0") "],[" PUBLISH("0", "") "," SUM(
+         "0", "1", "0") "]],"
+                        "\"stage_in_place\":[0,1]}",
+     NULL},
+    {HEAD("allreduce", "true") "[[" PUBLISH("1", "") "," SUM("1", "0", "0") "],[" PUBLISH("0", "") "," SUM("0", "1", "0") "]]}",
+     "reads in block 0 of rank 1, which rank 1 step 1 may be writing [in place, direct]"},
+    {HEAD("allreduce", "true") "[[" PUBLISH("1", "") "," SUM("1", "0", "0") "],[" PUBLISH("0", "") "," SUM(
+         "0", "0", "0") "]],"
+                        "\"stage_in_place\":[0,1]}",
+     "rank 1 step 1 (reduce): the plan claims rank order"},
+    {HEAD("allreduce", "true") "[[" SUM("1", "0", "") "," PUBLISH("1", "0") "],[" SUM("0", "1", "") "," PUBLISH("0", "0") "]]}",
+     "rank 0 step 0 (reduce): deadlock: waits for rank 1 step 1"},
+    {HEAD("allreduce", "true") "[[" PUBLISH("1", "") "," SUM("1", "0", "0") "],[" PUBLISH("0", "") "]],\"stage_in_place\":[0,1]}",
+     "rank 1: nobody writes out block 0"},
+    {HEAD("allreduce", "true") "[[" PUBLISH("1", "") "],[" SUM("0", "1", "") "]]}", "rank 0: nobody writes out block 0"},
+    {HEAD("allreduce", "true") "[[],[" SUM("0", "1", "") "]]}", "waits for value 1 of rank 0's counter 0, which ends at 0"},
+    {HEAD("barrier", "true") "[[" SIGNAL("1", "") "," AWAIT("1", "0") "],[" SIGNAL("0", "") "," AWAIT("0", "0") "]]}", NULL},
+    {HEAD("barrier", "true") "[[" SIGNAL("1", "") "," AWAIT("1", "0") "],[" SIGNAL("0", "") "]]}",
+     "rank 1 may leave the barrier before rank 0 has entered it"},
+    {HEAD("barrier", "true") "[[" AWAIT("1", "") "," SIGNAL("1", "0") "],[" AWAIT("0", "") "," SIGNAL("0", "0") "]]}", "deadlock"},
+};
+
+static void test_faults(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        struct abci_plan_set set;
+        struct abci_check_report report;
+        char why[200];
+        if (abci_plan_parse(faults[i].json, &set, why, sizeof why) != ABC_OK)
+            fail_msg("%s\n%s", why, faults[i].json);
+        abci_plan_check(&set, &report);
+        if (!faults[i].expect && report.status != ABC_OK)
+            fail_msg("refused: %s: %s", report.text, faults[i].json);
+        if (faults[i].expect && (report.status != ABC_ERR_PLAN || !strstr(report.text, faults[i].expect)))
+            fail_msg("%s\n\"%s\" does not say \"%s\"", faults[i].json, report.text, faults[i].expect);
+        abci_plan_set_free(&set);
+    }
+}
+
+/* Four ranks: at most 3 steps by an algorithm that could be a default; the chain takes 6 there and back. */
+static void test_four_ranks(void **state)
+{
+    (void)state;
+    for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll++) {
+        int least = 99;
+        for (int a = 0; abci_algos[a]; a++)
+            if (abci_algo_fits(abci_algos[a], (abc_collective)coll, 4)) {
+                int steps = prove(abci_algos[a], coll, 4, 0).steps;
+                least = steps < least ? steps : least;
+            }
+        assert_true(least <= 3);
+    }
+    assert_int_equal(prove(abci_algo_find("twoshot"), ABC_ALLREDUCE, 4, 0).steps, 2);
+    assert_int_equal(prove(abci_algo_find("recdbl"), ABC_ALLREDUCE, 4, 0).steps, 2);
+    assert_int_equal(prove(abci_algo_find("chain"), ABC_ALLREDUCE, 4, 0).steps, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_algorithms),
+        cmocka_unit_test(test_four_ranks),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
