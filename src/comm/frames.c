@@ -1,6 +1,6 @@
 /*
  * frames.c - parse, build and authenticate the frames of the rendezvous. Pure functions over bytes: no input or output, no
- * allocation, any thread. Between the sockets (service.c, rendezvous.c) and libsodium. The parser is what strangers on the port
+ * allocation, any thread. Between the sockets (talk.c, rendezvous.c) and libsodium. The parser is what strangers on the port
  * reach first, so it checks every length before it uses it; fuzz/fuzz_frames.c feeds it.
  */
 #include "comm/frames.h"

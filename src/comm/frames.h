@@ -1,6 +1,6 @@
 /*
  * frames.h - the wire format of the rendezvous: what a frame is, how it is parsed, how two ends prove the job key to each other.
- * Pure functions over bytes, no input or output, so that they can be fuzzed. Used by service.c and rendezvous.c.
+ * Pure functions over bytes, no input or output, so that they can be fuzzed. Used by talk.c (server) and rendezvous.c (client).
  *
  * A frame is a 12-byte header (magic, version, type, two zero bytes, body length), the body, and a 16-byte tag. Numbers are
  * little-endian. The tag is a keyed hash over a per-direction counter, header and body; it is zero until the two ends have

@@ -1,5 +1,5 @@
 /*
- * rendezvous.h - the pieces of the TCP rendezvous, shared only by address.c, store.c, service.c and rendezvous.c.
+ * rendezvous.h - the pieces of the TCP rendezvous, shared only by address.c, store.c, service.c, talk.c and rendezvous.c.
  */
 #ifndef ABCI_RENDEZVOUS_H
 #define ABCI_RENDEZVOUS_H
