@@ -89,6 +89,18 @@ void abci_runnable_free(struct abci_runnable *r)
  * -------------------------------------------------------------------------------------------------------------------------------
  */
 
+/* The ring lies beside the control block and lives as long as it, see abci_shm_free. */
+static int open_events(struct abci_shm *shm)
+{
+    void *memory;
+    int status = abci_segment_alloc(sizeof *shm->events, &memory, &shm->control->events_offset);
+    if (status != ABC_OK)
+        return status;
+    shm->events = memory;
+    abci_event_ring_init(shm->events);
+    return ABC_OK;
+}
+
 int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
 {
     size_t n = (size_t)shm->nranks;
@@ -100,6 +112,10 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     e->queue_end = &e->queue;
     e->suspect = -1;
     e->pipeline = (int)abci_setting_int(ABCI_SET_PIPELINE);
+    shm->control->epoch = seed; /* `abcomm inspect` matches the ends of a communicator by it */
+    int status = open_events(shm);
+    if (status != ABC_OK)
+        return status;
     e->instance = abci_alloc_aligned(sizeof *e->instance * ABCI_SLOTS, ABCI_LINE);
     e->blocked = abci_alloc(sizeof *e->blocked * (ABCI_SLOTS + 2));
     e->sources = abci_alloc(sizeof *e->sources * (n + 1));
@@ -166,6 +182,7 @@ static int state_of(struct abc_request *q)
 static void complete(struct abci_engine *e, struct abc_request *q, int status)
 {
     q->status = status;
+    abci_note(e, q, status == ABC_OK ? ABCI_EVENT_END : ABCI_EVENT_ERROR, q->last_sequence, status);
     if (status != ABC_OK && q->backup)
         memcpy(q->out, q->backup, q->backup_bytes);
     if (q->callback) {
@@ -422,6 +439,7 @@ static void drive(struct abci_engine *e, struct abc_request *own)
 static void begin(struct abc_request *q)
 {
     q->issued = q->finished = 0;
+    q->last_sequence = 0;
     q->status = ABC_PENDING;
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);
 }

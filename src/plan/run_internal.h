@@ -3,6 +3,7 @@
 #ifndef ABCI_RUN_INTERNAL_H
 #define ABCI_RUN_INTERNAL_H
 
+#include "diag/event.h"
 #include "plan/run.h"
 
 #define ABCI_EAGER (16 << 10) /* IN areas up to this size are staged before the header is stored */
@@ -56,6 +57,27 @@ static inline void abci_blocked_by(struct abci_engine *e, int peer)
 {
     if (e->nblocked < ABCI_SLOTS + 2)
         e->blocked[e->nblocked++] = (uint16_t)peer;
+}
+/* One record in the event ring. sequence 0: the operation never got a number. */
+static inline void abci_note(struct abci_engine *e, const struct abc_request *q, enum abci_event_kind kind, uint32_t sequence,
+                             int status)
+{
+    struct abci_event_ring *ring = e->shm->events;
+    if (kind != ABCI_EVENT_START && abci_mutated("c14_no_end_record"))
+        return;
+    struct abci_event *event = abci_event_begin(ring, kind);
+    event->count = q->id.count;
+    event->sequence = sequence;
+    event->root = q->id.root;
+    event->status = status;
+    event->tag = q->tag;
+    event->culprit = kind == ABCI_EVENT_ERROR ? (int16_t)e->shm->failure->culprit : -1;
+    event->collective = q->id.collective;
+    event->type = q->id.type;
+    event->op = q->id.op;
+    event->in_flight = (uint16_t)(e->next_sequence - 1 - e->reads_over);
+    memcpy(event->algorithm, q->run->plan->name, sizeof event->algorithm);
+    abci_event_commit(ring, event);
 }
 /* The address of own bytes of a user buffer. */
 static inline char *abci_user(const struct abci_instance *inst, int buffer)

@@ -288,12 +288,14 @@ int abci_issue(struct abci_engine *e)
     inst->state = ABCI_INSTANCE_STEPS;
     e->active |= 1u << (sequence % ABCI_SLOTS);
     e->next_sequence = sequence + 1;
+    q->last_sequence = sequence;
     if (++q->issued == q->chunks) {
-        q->last_sequence = sequence;
         e->queue = q->next;
         if (!e->queue)
             e->queue_end = &e->queue;
     }
     store_header(e, inst);
+    if (q->issued == 1)
+        abci_note(e, q, ABCI_EVENT_START, sequence, ABC_PENDING);
     return 1;
 }

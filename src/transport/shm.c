@@ -124,6 +124,8 @@ void abci_shm_free(struct abci_shm *shm)
     shm->peer = NULL;
     if (shm->control) {
         abci_segment_unlist(shm->control_offset);
+        abci_segment_free(shm->events);
+        shm->events = NULL;
         abci_segment_free(shm->control);
         shm->control = NULL;
     }
