@@ -188,12 +188,13 @@ static void complete(struct abci_engine *e, struct abc_request *q, int status)
     if (q->callback) {
         q->next = e->callbacks;
         e->callbacks = q;
-        atomic_store_explicit(&q->state, ABCI_REQUEST_CALLBACK, memory_order_release);
+        atomic_store_explicit(&q->state, ABCI_REQUEST_CALLBACK, memory_order_release); /* pairs with state_of */
         return;
     }
     if (q->counted)
         atomic_fetch_sub_explicit(&e->outstanding, 1, memory_order_relaxed);
-    atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release); /* the waiter may free q from here on */
+    /* pairs with state_of and the API's loads: the waiter may free q from here on */
+    atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release);
 }
 
 static void wake_progress(struct abci_engine *e)
@@ -216,7 +217,7 @@ static void release_claim(struct abci_engine *e)
         q->callback(q, q->status, q->callback_context);
         if (q->counted)
             atomic_fetch_sub_explicit(&e->outstanding, 1, memory_order_relaxed);
-        atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release);
+        atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release); /* pairs with state_of, as in complete */
     }
     wake_local(e);
     if (ABCI_UNLIKELY(atomic_load_explicit(&e->outstanding, memory_order_relaxed)))
@@ -238,7 +239,8 @@ static void sleep_local(struct abci_engine *e, struct abc_request *q)
 static void sleep_progress(struct abci_engine *e, _Atomic int *stop)
 {
     atomic_store_explicit(&e->idle, 1, memory_order_seq_cst); /* before the loads below; pairs with release_claim and start */
-    bool needed = atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && !atomic_load_explicit(&e->claim, memory_order_seq_cst);
+    bool needed =
+        atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && !atomic_load_explicit(&e->claim, memory_order_seq_cst);
     if (!needed && !atomic_load_explicit(stop, memory_order_acquire))
         futex_sleep(&e->idle, 1);
     atomic_store_explicit(&e->idle, 0, memory_order_seq_cst);

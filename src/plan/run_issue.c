@@ -7,88 +7,11 @@
 
 #include "plan/run_internal.h"
 
-#define REGION_SMALL (64u << 10)
-#define REGIONS_LARGE 4 /* per engine; more instances wait */
-
 static uint32_t mix(uint32_t h, uint32_t v)
 {
     h ^= v;
     h *= 0x9e3779b1u;
     return h ^ h >> 15;
-}
-
-bool abci_region_over(struct abci_engine *e, struct abci_region *r)
-{
-    for (int p = 0; p < e->shm->nranks; p++)
-        if (p != e->shm->rank && !abci_shm_peer_done(&e->shm->peer[p], r->sequence)) {
-            abci_blocked_by(e, p);
-            return false;
-        }
-    return true;
-}
-
-void abci_regions_free(struct abci_engine *e)
-{
-    for (struct abci_region *r = e->regions, *next; r; r = next) {
-        next = r->next;
-        abci_segment_free(r->memory);
-        abci_free(r);
-    }
-    e->regions = NULL;
-}
-
-static struct abci_region *new_region(uint64_t bytes)
-{
-    struct abci_region *r = abci_alloc(sizeof *r);
-    void *memory;
-    if (!r || abci_segment_alloc(bytes, &memory, &r->offset) != ABC_OK) {
-        abci_free(r);
-        return NULL;
-    }
-    r->memory = memory;
-    r->bytes = bytes;
-    return r;
-}
-
-/* Borrow the most recently used region that is over and large enough. ABC_PENDING when all that may exist are in use. */
-static int borrow_region(struct abci_engine *e, uint64_t bytes, struct abci_region **out)
-{
-    bool small = bytes <= REGION_SMALL;
-    uint64_t want = small ? REGION_SMALL : bytes;
-    int others = 0;
-    struct abci_region **at = &e->regions, **replace = NULL;
-    for (; *at; at = &(*at)->next) {
-        struct abci_region *r = *at;
-        if (small != (r->bytes <= REGION_SMALL))
-            continue;
-        others++;
-        if (r->used || !abci_region_over(e, r))
-            continue;
-        if (r->bytes >= bytes)
-            break;
-        replace = at;
-    }
-    struct abci_region *found = *at;
-    if (found) {
-        *at = found->next;
-    } else if (others < (small ? ABCI_SLOTS + 2 : REGIONS_LARGE) || replace) {
-        if (replace && others >= REGIONS_LARGE) {
-            struct abci_region *old = *replace;
-            *replace = old->next;
-            abci_segment_free(old->memory);
-            abci_free(old);
-        }
-        found = new_region(want);
-        if (!found)
-            return abci_error(ABC_ERR_MEMORY, "%llu bytes of staging cannot be had", (unsigned long long)want);
-    } else {
-        return ABC_PENDING;
-    }
-    found->next = e->regions;
-    e->regions = found;
-    found->used = true;
-    *out = found;
-    return ABC_OK;
 }
 
 /* All peers must be done with the operation that used the slot 16 sequences ago. */
@@ -123,52 +46,6 @@ static uint8_t inline_flags(const struct abci_instance *inst)
     if (run->plan->ntmp && abci_part_area(&inst->shape, ABCI_TMP) > ABCI_INLINE_COUNTER)
         return 0;
     return ABCI_HEADER_PAYLOAD | ABCI_COUNTER_PAYLOAD;
-}
-
-static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instance *inst, int buffer)
-{
-    bool published = buffer == ABCI_IN ? inst->run->publishes_in : inst->run->publishes_out;
-    if (!published)
-        return ABCI_MODE_NONE;
-    if (buffer == ABCI_IN && inst->run->plan->stage_in_place && inst->request->in_place)
-        return ABCI_MODE_STAGED; /* the plan overwrites it while peers may still read */
-    if (inst->request->is_direct[buffer])
-        return ABCI_MODE_DIRECT;
-    uint64_t area = abci_part_area(&inst->shape, buffer);
-    if (e->machine.remote_from && e->shm->remote_for_all && area >= (uint64_t)e->machine.remote_from << 10)
-        return ABCI_MODE_REMOTE;
-    return ABCI_MODE_STAGED;
-}
-
-/* Borrow what the instance needs and lay it out: temporaries first, then the staging areas of IN and OUT. */
-static int lay_out(struct abci_engine *e, struct abci_instance *inst)
-{
-    const struct abci_plan *plan = inst->run->plan;
-    uint64_t at = 0, area[2] = {0, 0};
-    inst->tmp_area = plan->ntmp ? abci_part_area(&inst->shape, ABCI_TMP) : 0;
-    at = inst->tmp_area * plan->ntmp;
-    for (int b = ABCI_IN; b <= ABCI_OUT; b++) {
-        inst->mode[b] = choose_mode(e, inst, b);
-        inst->stage[b] = NULL;
-        if (inst->mode[b] == ABCI_MODE_STAGED) {
-            area[b] = at;
-            at += abci_part_area(&inst->shape, b);
-        }
-    }
-    inst->region = NULL;
-    bool needed = plan->ntmp || inst->mode[ABCI_IN] == ABCI_MODE_STAGED || inst->mode[ABCI_OUT] == ABCI_MODE_STAGED;
-    if (!needed)
-        return ABC_OK;
-    at = at ? at : ABCI_LINE; /* nothing to move, but an address to speak of */
-    int status = borrow_region(e, at, &inst->region);
-    if (status != ABC_OK)
-        return status;
-    inst->region->sequence = inst->sequence;
-    inst->tmp = inst->region->memory;
-    for (int b = ABCI_IN; b <= ABCI_OUT; b++)
-        if (inst->mode[b] == ABCI_MODE_STAGED)
-            inst->stage[b] = inst->region->memory + area[b];
-    return ABC_OK;
 }
 
 /* Copy the blocks of a buffer that the leading steps publish to `to`, laid out as an area. */
@@ -208,9 +85,9 @@ static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
         else if (inst->mode[b] == ABCI_MODE_REMOTE)
             h->base[b] = (uint64_t)(uintptr_t)abci_user(inst, b);
         else if (inst->mode[b] == ABCI_MODE_STAGED)
-            h->base[b] = inst->region->offset + (uint64_t)(inst->stage[b] - inst->region->memory);
+            h->base[b] = inst->staging_offset + (uint64_t)(inst->stage[b] - inst->tmp);
     }
-    h->region = inst->region ? (uint32_t)(inst->region->offset >> 12) : 0;
+    h->region = (uint32_t)(inst->staging_offset / ABCI_LINE);
     bool eager = inst->mode[ABCI_IN] != ABCI_MODE_STAGED || abci_part_area(&inst->shape, ABCI_IN) <= ABCI_EAGER;
     if (!inst->run->lead || !eager)
         return;
@@ -243,7 +120,7 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
     } else {
         fill_descriptors(inst, h);
     }
-    atomic_store_explicit(&h->sequence, inst->sequence, memory_order_release);
+    atomic_store_explicit(&h->sequence, inst->sequence, memory_order_release); /* pairs with verify */
     abci_shm_notify(e->shm);
 }
 
@@ -272,13 +149,13 @@ int abci_issue(struct abci_engine *e)
     inst->reader = 0;
     memset(inst->verified, 0, sizeof inst->verified[0] * (size_t)((e->shm->nranks + 63) / 64));
     inst->flags = inline_flags(inst);
+    inst->region = NULL;
     if (inst->flags) {
-        inst->region = NULL;
         inst->mode[ABCI_IN] = inst->mode[ABCI_OUT] = ABCI_MODE_NONE;
         inst->tmp = inst->tiny;
         inst->tmp_area = ABCI_INLINE_COUNTER;
     } else {
-        int status = lay_out(e, inst);
+        int status = abci_lay_out(e, inst);
         if (status != ABC_OK)
             return status == ABC_PENDING ? 0 : status;
     }

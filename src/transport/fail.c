@@ -33,6 +33,7 @@ void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct a
 {
     struct abci_failure *f = shm->failure;
     uint32_t none = 0;
+    /* Only claims the record, the store of 2 publishes it. acq_rel pairs with the same exchange of a caller who comes second. */
     if (!f || !atomic_compare_exchange_strong_explicit(&f->state, &none, 1, memory_order_acq_rel, memory_order_acquire))
         return;
     va_list args;

@@ -67,7 +67,7 @@ static char *map_window(struct abci_segment *s, uint32_t w)
         if (base == MAP_FAILED)
             base = NULL;
         else
-            atomic_store_explicit(&s->base[w], base, memory_order_release);
+            atomic_store_explicit(&s->base[w], base, memory_order_release); /* pairs with the load above */
     }
     pthread_mutex_unlock(&lock);
     return base;
@@ -171,7 +171,7 @@ static int add_window(struct abci_segment *s, uint64_t bytes)
     insert_free(e);
     h->window[w].offset = offset;
     h->window[w].bytes = size;
-    atomic_store_explicit(&s->base[w], base, memory_order_release);
+    atomic_store_explicit(&s->base[w], base, memory_order_release);  /* pairs with map_window's acquire */
     atomic_store_explicit(&h->windows, w + 1, memory_order_release); /* pairs with abci_segment_at's acquire */
     return ABC_OK;
 }
@@ -210,7 +210,7 @@ static int create_self(struct abci_segment **out)
     s->head->pid = (uint32_t)getpid();
     s->head->window[0].bytes = FIRST_WINDOW;
     atomic_store_explicit(&s->base[0], base, memory_order_relaxed);
-    atomic_store_explicit(&s->head->windows, 1, memory_order_release);
+    atomic_store_explicit(&s->head->windows, 1, memory_order_release); /* pairs with abci_segment_at's acquire */
     s->head->magic = ABCI_SEGMENT_MAGIC;
     s->holders = 1;
     e->offset = PAGE; /* the head's page; it holds far less than a page */
