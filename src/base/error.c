@@ -35,13 +35,18 @@ const struct abci_status_row *abci_status_at(size_t n)
     return n < STATUS_ROWS ? &status_rows[n] : NULL;
 }
 
-/* Store "what; remedy". A text that is too long loses the end of `what`: the remedy is what the reader needs most. */
+/*
+ * Store "what; remedy". A text that is too long loses the end of `what`: the remedy is what the reader needs most. A text that was
+ * built from another error of the same status ends with the remedy already.
+ */
 static void record(int status, char *what)
 {
     const char *remedy = abci_status_row(status)->remedy;
     size_t room = TEXT_SIZE - strlen(remedy) - sizeof "; ";
-    size_t length = strlen(what);
-    if (length > room)
+    size_t length = strlen(what), tail = strlen(remedy) + strlen("; ");
+    if (length >= tail && strcmp(what + length - tail + 2, remedy) == 0 && memcmp(what + length - tail, "; ", 2) == 0)
+        what[length - tail] = 0;
+    else if (length > room)
         memcpy(what + room - 3, "...", 4);
     /* `what` is a copy, so a text built from abci_error_text() does not overlap. */
     snprintf(last_text, TEXT_SIZE, "%s; %s", what, remedy);

@@ -63,6 +63,11 @@ static void test_of_itself(void **state)
     abci_error(ABC_ERR_PEER, "inner");
     abci_error(ABC_ERR_ABORTED, "outer (%s)", abci_error_text());
     assert_int_equal(strncmp(abci_error_text(), "outer (inner; read that rank's", 30), 0);
+    /* The remedy of the same status is said once, however often the text is handed on. */
+    abci_error(ABC_ERR_ABORTED, "inner");
+    abci_error(ABC_ERR_ABORTED, "middle: %s", abci_error_text());
+    abci_error(ABC_ERR_ABORTED, "outer: %s", abci_error_text());
+    assert_string_equal(abci_error_text(), "outer: middle: inner; destroy it and make a new one");
 }
 
 static void *other_thread(void *unused)
