@@ -140,13 +140,24 @@ static void reap(struct job *job)
     }
 }
 
+/* Stop as the ranks do. Not by SIGSTOP: the kernel ignores SIGTSTP where no shell could continue the group, for us and for them. */
+static void stop_self(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTSTP);
+    raise(SIGTSTP); /* blocked, so it takes effect with the next line */
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 /* A signal for the job. What the terminal sends goes to the whole process group: the ranks have it already. */
 static void forward(struct job *job, int number, bool from_terminal)
 {
     if (!from_terminal || number == SIGCONT)
         signal_all(job, number);
     if (number == SIGTSTP) {
-        raise(SIGSTOP);
+        stop_self();
         return;
     }
     if (number == SIGUSR1 || number == SIGUSR2 || number == SIGCONT)

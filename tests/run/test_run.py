@@ -183,9 +183,13 @@ def timeout_ends_the_job():
     assert done.returncode == 124 and done.seconds < 3 and "not ended within 0.3 s" in done.stderr, done
 
 
-def start(ranks, script, *options):
-    return subprocess.Popen(command("-n", str(ranks), *options, "--", "/bin/sh", "-c", script), stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+STARTED = []
+
+
+def start(ranks, script, *options, **others):
+    STARTED.append(subprocess.Popen(command("-n", str(ranks), *options, "--", "/bin/sh", "-c", script), stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, text=True, **others))
+    return STARTED[-1]
 
 
 @test
@@ -224,7 +228,8 @@ def second_interrupt_ends_a_stubborn_job():
 
 @test
 def stop_and_continue():
-    process = start(2, "echo $$; exec sleep 1")
+    # A group of its own in our session, as a shell makes it; a group that nobody can continue cannot be stopped.
+    process = start(2, "echo $$; exec sleep 1", preexec_fn=os.setpgrp)
     pids = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
 
     def state(pid):
@@ -235,6 +240,15 @@ def stop_and_continue():
     process.send_signal(signal.SIGTSTP)
     assert wait_until(lambda: state(process.pid) == "T" and all(state(pid) == "T" for pid in pids)), "not stopped"
     process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=10)
+    assert process.returncode == 0, process.returncode
+
+
+@test
+def stop_is_ignored_where_nobody_could_continue():
+    process = start(2, "echo $$; exec sleep 1", start_new_session=True)
+    process.stdout.readline()
+    process.send_signal(signal.SIGTSTP)
     process.communicate(timeout=10)
     assert process.returncode == 0, process.returncode
 
@@ -287,5 +301,8 @@ def few_file_descriptors():
     assert done.returncode == 1 and "ulimit -n" in done.stderr, done
 
 
+for left in STARTED:
+    if left.poll() is None:
+        left.kill()
 print(f"{len(PASSED)} passed, {len(FAILED)} failed, 0 skipped")
 sys.exit(1 if FAILED else 0)
