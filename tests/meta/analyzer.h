@@ -1,6 +1,6 @@
 /*
- * analyzer.h - included before everything else when clang-tidy reads the library (./dev lint). Tells its analyzer what it cannot see
- * across files: abci_error returns the status that it was given, and that is never success. Not part of any build.
+ * analyzer.h - included before everything else when clang-tidy reads the library (./dev lint). Tells its analyzer what it cannot
+ * see across files: abci_error returns the status that it was given, and that is never success. Not part of any build.
  */
 #ifndef ABCI_ANALYZER_H
 #define ABCI_ANALYZER_H
