@@ -128,6 +128,10 @@ void abci_engine_poke(struct abci_engine *engine); /* let the progress thread lo
 int abci_engine_drain(struct abci_engine *engine, double timeout);
 
 /* Stop points for tests: called at each step with (rank, sequence, step); a constant no-op otherwise. */
+enum {
+    ABCI_STOP_HEADER = -2,
+    ABCI_STOP_LAST = -1
+}; /* besides steps: before the header is stored; before the last look at the record */
 #ifdef ABCI_HOOKS
 extern void (*abci_hook)(int rank, uint32_t sequence, int step);
 #define ABCI_HOOK(rank, sequence, step) (abci_hook ? abci_hook((rank), (sequence), (step)) : (void)0)

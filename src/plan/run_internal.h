@@ -20,12 +20,13 @@ struct abci_instance {
     struct abci_call_id id;
     uint32_t sequence;
     uint8_t state;
-    uint8_t flags;   /* of the own header */
-    uint8_t mode[2]; /* enum abci_mode of IN, OUT */
-    struct abci_region *region;
-    char *stage[2];    /* own staging areas of IN, OUT */
-    char *tmp;         /* own temporaries */
-    uint64_t tmp_area; /* bytes of one */
+    uint8_t flags;              /* of the own header */
+    uint8_t mode[2];            /* enum abci_mode of IN, OUT */
+    struct abci_region *region; /* borrowed, or NULL */
+    uint64_t staging_offset;    /* of tmp in the segment that the header's flags name */
+    char *stage[2];             /* own staging areas of IN, OUT */
+    char *tmp;                  /* own temporaries */
+    uint64_t tmp_area;          /* bytes of one */
     uint32_t chain;
     uint32_t first;   /* steps before it are complete */
     uint32_t ahead;   /* bit i: step first + i is complete */
@@ -47,7 +48,9 @@ struct abci_region {
 
 /* run_issue.c: put the queue's next chunk in flight if a slot and staging are free. 1 moved, 0 not now, negative error. */
 int abci_issue(struct abci_engine *e);
-bool abci_region_over(struct abci_engine *e, struct abci_region *r);
+
+/* run_stage.c: decide how peers reach each buffer and find staging for it. ABC_PENDING when all staging is in use. */
+int abci_lay_out(struct abci_engine *e, struct abci_instance *inst);
 void abci_regions_free(struct abci_engine *e);
 
 /* run_step.c: advance one instance. 1 moved, 0 not now, negative: the communicator has failed. */

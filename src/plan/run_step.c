@@ -140,15 +140,18 @@ static int locate(struct abci_engine *e, const struct abci_instance *inst, int p
             out->local = (const char *)abci_shm_counter(p->control, inst->sequence, counter)->payload + r.area;
         return ABC_OK;
     }
+    struct abci_segment *segment = h->flags & ABCI_HEADER_SWAPPED ? e->shm->segment : p->segment;
     if (buffer >= ABCI_TMP) {
-        offset = ((uint64_t)h->region << 12) + (uint64_t)(buffer - ABCI_TMP) * abci_part_area(&inst->shape, ABCI_TMP) + r.area;
+        offset = (uint64_t)h->region * ABCI_LINE + (uint64_t)(buffer - ABCI_TMP) * abci_part_area(&inst->shape, ABCI_TMP) + r.area;
     } else if (h->mode[buffer] == ABCI_MODE_REMOTE) {
         out->remote = h->base[buffer] + r.user;
         return ABC_OK;
     } else {
-        offset = h->base[buffer] + (h->mode[buffer] == ABCI_MODE_DIRECT ? r.user : r.area);
+        bool direct = h->mode[buffer] == ABCI_MODE_DIRECT;
+        offset = h->base[buffer] + (direct ? r.user : r.area);
+        segment = direct ? p->segment : segment;
     }
-    out->local = abci_segment_at(p->segment, offset, r.bytes);
+    out->local = abci_segment_at(segment, offset, r.bytes);
     if (out->local)
         return ABC_OK;
     abci_shm_fail(e->shm, ABC_ERR_MEMORY, peer, NULL, NULL, "rank %d cannot map the shared memory of rank %d (ulimit -v?)",
@@ -176,7 +179,7 @@ static char *own_block(const struct abci_instance *inst, int buffer, struct abci
 /* The second destination of an ABCI_STAGE step: where peers will read the block; NULL when they read the first. */
 static char *staged_block(const struct abci_instance *inst, const struct abci_step *s, struct abci_range r)
 {
-    if (!(s->flags & ABCI_STAGE) || s->dst.buffer > ABCI_OUT || !inst->stage[s->dst.buffer] || inst->flags)
+    if (!(s->flags & ABCI_STAGE) || s->dst.buffer > ABCI_OUT || inst->flags & ABCI_COUNTER_PAYLOAD || !inst->stage[s->dst.buffer])
         return NULL;
     return inst->stage[s->dst.buffer] + r.area;
 }
@@ -223,7 +226,7 @@ static int step_publish(struct abci_engine *e, struct abci_instance *inst, const
             memcpy(counter->payload + r.area, from, r.bytes);
         else
             abci_copy(inst->stage[buffer] + r.area, NULL, from, r.bytes,
-                      e->machine.stream_stage && r.bytes >= 4096 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+                      inst->region && e->machine.stream_stage && r.bytes >= 4096 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
     }
     abci_shm_raise(e->shm, inst->sequence, s->counter, s->value);
     return STEP_DONE;
@@ -344,9 +347,32 @@ static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const 
     return STEP_DONE;
 }
 
+/*
+ * With two ranks a difference leaves every byte as it was: own blocks go to OUT only once the peer's call has been compared. With
+ * more, some rank may have agreed with all that it read, so nothing is promised and nothing waited for.
+ */
+static int compared(struct abci_engine *e, struct abci_instance *inst)
+{
+    const struct abci_plan *plan = inst->run->plan;
+    for (int i = 0; i < plan->nsources; i++) {
+        int peer = plan->sources[i];
+        int r = inst->verified[peer / 64] >> (peer % 64) & 1 ? STEP_DONE : verify(e, inst, peer);
+        if (r == STEP_PENDING)
+            abci_blocked_by(e, peer);
+        if (r <= 0)
+            return r;
+    }
+    return STEP_DONE;
+}
+
 static int run_step(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s, uint32_t index)
 {
     ABCI_HOOK(e->shm->rank, inst->sequence, (int)index);
+    if (s->kind == ABCI_COPY && s->dst.buffer == ABCI_OUT && e->shm->nranks == 2) {
+        int r = compared(e, inst);
+        if (r <= 0)
+            return r;
+    }
     if (s->npeers && s->kind != ABCI_PUBLISH) {
         int r = peers_ready(e, inst, s, index);
         if (r <= 0)
@@ -443,6 +469,7 @@ int abci_advance(struct abci_engine *e, struct abci_instance *inst)
     }
     if (inst->state != ABCI_INSTANCE_READERS || !readers_over(e, inst))
         return moved;
+    ABCI_HOOK(e->shm->rank, inst->sequence, ABCI_STOP_LAST);
     atomic_thread_fence(memory_order_acquire); /* all reads of peers' memory before the last look at the record */
     if (abci_shm_failed(e->shm))
         return ABC_ERR_PEER;

@@ -20,6 +20,16 @@ static bool register_membarrier(void)
 #endif
 }
 
+/* Two ranks stage in halves that change writers; they live as long as the control block: a late writer must find them. */
+static int prepare_swap(struct abci_shm *shm)
+{
+    void *memory;
+    int status = abci_segment_alloc((uint64_t)ABCI_SWAP_PAIRS * ABCI_SWAP_BYTES, &memory, &shm->control->swap_offset);
+    if (status == ABC_OK)
+        shm->swap[shm->rank] = memory;
+    return status;
+}
+
 int abci_shm_prepare(struct abci_shm *shm, int rank, int nranks)
 {
     memset(shm, 0, sizeof *shm);
@@ -51,7 +61,7 @@ int abci_shm_prepare(struct abci_shm *shm, int rank, int nranks)
     shm->peer[rank].segment = shm->segment;
     shm->failure = rank == 0 ? &shm->control->failure : NULL;
     abci_segment_list(shm->control_offset);
-    return ABC_OK;
+    return nranks == 2 ? prepare_swap(shm) : ABC_OK;
 }
 
 int abci_shm_bind(struct abci_shm *shm, int peer, struct abci_segment *segment, uint64_t control_offset, int pidfd)
@@ -67,6 +77,10 @@ int abci_shm_bind(struct abci_shm *shm, int peer, struct abci_segment *segment, 
     p->pid = p->control->pid;
     if (peer == 0)
         shm->failure = &p->control->failure;
+    if (shm->nranks == 2)
+        shm->swap[peer] = abci_segment_at(segment, p->control->swap_offset, (uint64_t)ABCI_SWAP_PAIRS * ABCI_SWAP_BYTES);
+    if (shm->nranks == 2 && !shm->swap[peer])
+        return abci_error(ABC_ERR_MEMORY, "the staging of rank %d cannot be mapped", peer);
     return ABC_OK;
 }
 
@@ -123,6 +137,8 @@ void abci_shm_free(struct abci_shm *shm)
     abci_free(shm->peer);
     shm->peer = NULL;
     if (shm->control) {
+        if (shm->nranks == 2)
+            abci_segment_free(shm->swap[shm->rank]);
         abci_segment_unlist(shm->control_offset);
         abci_segment_free(shm->events);
         shm->events = NULL;

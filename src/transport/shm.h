@@ -18,6 +18,8 @@
 #define ABCI_INLINE_HEADER 212 /* payload bytes in a header's four lines: 32 + 3 * 60 */
 #define ABCI_INLINE_COUNTER 48 /* payload bytes in a counter's line */
 #define ABCI_RECORD_MAGIC 0x61626354u
+#define ABCI_SWAP_PAIRS 2          /* of two ranks: staging halves that change writers, see run_stage.c */
+#define ABCI_SWAP_BYTES (1u << 20) /* of one half; touched as far as used */
 
 /* The call as every rank must have made it; compared in the header, kept in the failure record. */
 struct abci_call_id {
@@ -31,7 +33,7 @@ struct abci_call_id {
 /* How peers reach a rank's buffer in this instance. */
 enum abci_mode {
     ABCI_MODE_NONE,   /* not published */
-    ABCI_MODE_STAGED, /* base: offset of the chunk's area in the owner's segment */
+    ABCI_MODE_STAGED, /* base: offset of the chunk's area in the owner's (ABCI_HEADER_SWAPPED: the reader's) segment */
     ABCI_MODE_DIRECT, /* base: offset of element 0 of the user's buffer in the owner's segment */
     ABCI_MODE_REMOTE  /* base: address of element 0 in the owner's process, for process_vm_readv */
 };
@@ -39,6 +41,7 @@ enum abci_mode {
 enum abci_header_flags {
     ABCI_HEADER_PAYLOAD = 1,  /* IN's area is in the header lines */
     ABCI_COUNTER_PAYLOAD = 2, /* blocks published by counters are in the counters' lines */
+    ABCI_HEADER_SWAPPED = 4   /* staging and temporaries lie in the reader's segment */
 };
 
 /* Line 0 of an operation's header. Everything is written before `sequence` (release); readers load `sequence` first (acquire). */
@@ -55,7 +58,7 @@ struct abci_header {
         uint8_t payload[32];
         struct {
             uint64_t base[2]; /* IN, OUT */
-            uint32_t region;  /* staging region, in pages of the owner's segment */
+            uint32_t region;  /* temporaries, in lines of the segment */
             uint8_t mode[2];
             uint8_t spare[10];
         };
@@ -100,6 +103,7 @@ struct abci_control {
     uint32_t rank, nranks, pid;
     uint64_t epoch;
     uint64_t self;                                   /* address of this block in the owner's process */
+    uint64_t swap_offset;                            /* of two ranks: this rank's halves of the staging pairs; 0: none */
     uint64_t events_offset;                          /* ring of struct abci_event, see diag/event.h */
     _Alignas(ABCI_LINE) _Atomic uint32_t doorbell;   /* this rank sleeps on it; ringers add 1 and wake */
     _Alignas(ABCI_LINE) _Atomic uint64_t waiters;    /* bit rank % 64: that rank sleeps until this one writes something */
@@ -136,6 +140,7 @@ struct abci_shm {
     struct abci_failure *failure; /* in rank 0's block */
     struct abci_shm_peer *peer;   /* [nranks]; own row included */
     struct abci_wait_policy wait;
+    char *swap[2];          /* of two ranks: the halves in rank 0's and in rank 1's segment */
     bool barrier_by_kernel; /* membarrier works: publishers need no fence */
     bool remote_for_all;    /* every peer can read this rank by process_vm_readv */
     struct abci_event_ring *events;

@@ -105,7 +105,7 @@ int abci_chooser_open(int rank, int nranks, const struct abci_price_constants *c
     c->rank = rank;
     c->nranks = nranks;
     c->constants = *constants;
-    c->chunk = chunk ? chunk : nranks <= 2 ? 512 << 10 : nranks <= 4 ? 1 << 20 : 2 << 20;
+    c->chunk = chunk ? chunk : nranks <= 2 ? 128 << 10 : nranks <= 4 ? 1 << 20 : 2 << 20;
     int status = parse_forced(c, forced);
     if (status != ABC_OK) {
         abci_chooser_close(c);

@@ -1,0 +1,159 @@
+/*
+ * run_stage.c - stage 3: memory in which an instance shows blocks that peers cannot read where they are. Runs under the claim;
+ * allocates only when staging has to grow.
+ *
+ * Two ranks swap: staging comes in pairs of halves, and the halves of a pair change writers each time the pair comes round, so that
+ * a rank always writes where it has read last. A line that the other core has read must be fetched back before its owner may write
+ * it (8 GB/s between distant cores, measured); a line that this core has just read is in its own cache. It also needs no flag that
+ * says "free": a half is free for its next writer when that rank itself has read it. More ranks borrow regions of their own, last
+ * in, first out.
+ */
+#include "plan/run_internal.h"
+
+#define REGION_SMALL (64u << 10)
+#define REGIONS_LARGE 4 /* per engine; more instances wait */
+#define SWAP_SHIFT 3840 /* halves start off the page boundary: equal low address bits in user buffers make loads wait for stores   \
+                         */
+
+static bool region_over(struct abci_engine *e, struct abci_region *r)
+{
+    for (int p = 0; p < e->shm->nranks; p++)
+        if (p != e->shm->rank && !abci_shm_peer_done(&e->shm->peer[p], r->sequence)) {
+            abci_blocked_by(e, p);
+            return false;
+        }
+    return true;
+}
+
+void abci_regions_free(struct abci_engine *e)
+{
+    for (struct abci_region *r = e->regions, *next; r; r = next) {
+        next = r->next;
+        abci_segment_free(r->memory);
+        abci_free(r);
+    }
+    e->regions = NULL;
+}
+
+static struct abci_region *new_region(uint64_t bytes)
+{
+    struct abci_region *r = abci_alloc(sizeof *r);
+    void *memory;
+    if (!r || abci_segment_alloc(bytes, &memory, &r->offset) != ABC_OK) {
+        abci_free(r);
+        return NULL;
+    }
+    r->memory = memory;
+    r->bytes = bytes;
+    return r;
+}
+
+/* Borrow the most recently used region that is over and large enough. ABC_PENDING when all that may exist are in use. */
+static int borrow_region(struct abci_engine *e, uint64_t bytes, struct abci_region **out)
+{
+    bool small = bytes <= REGION_SMALL;
+    uint64_t want = small ? REGION_SMALL : bytes;
+    int others = 0;
+    struct abci_region **at = &e->regions, **replace = NULL;
+    for (; *at; at = &(*at)->next) {
+        struct abci_region *r = *at;
+        if (small != (r->bytes <= REGION_SMALL))
+            continue;
+        others++;
+        if (r->used || !region_over(e, r))
+            continue;
+        if (r->bytes >= bytes)
+            break;
+        replace = at;
+    }
+    struct abci_region *found = *at;
+    if (found) {
+        *at = found->next;
+    } else if (others < (small ? ABCI_SLOTS + 2 : REGIONS_LARGE) || replace) {
+        if (replace && others >= REGIONS_LARGE) {
+            struct abci_region *old = *replace;
+            *replace = old->next;
+            abci_segment_free(old->memory);
+            abci_free(old);
+        }
+        found = new_region(want);
+        if (!found)
+            return abci_error(ABC_ERR_MEMORY, "%llu bytes of staging cannot be had", (unsigned long long)want);
+    } else {
+        return ABC_PENDING;
+    }
+    found->next = e->regions;
+    e->regions = found;
+    found->used = true;
+    *out = found;
+    return ABC_OK;
+}
+
+static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instance *inst, int buffer)
+{
+    bool published = buffer == ABCI_IN ? inst->run->publishes_in : inst->run->publishes_out;
+    if (!published)
+        return ABCI_MODE_NONE;
+    if (buffer == ABCI_IN && inst->run->plan->stage_in_place && inst->request->in_place)
+        return ABCI_MODE_STAGED; /* the plan overwrites it while peers may still read */
+    if (inst->request->is_direct[buffer])
+        return ABCI_MODE_DIRECT;
+    uint64_t area = abci_part_area(&inst->shape, buffer);
+    if (e->machine.remote_from && e->shm->remote_for_all && area >= (uint64_t)e->machine.remote_from << 10)
+        return ABCI_MODE_REMOTE;
+    return ABCI_MODE_STAGED;
+}
+
+/* The half of this sequence that this rank writes: free once this rank's own reads of its last round are over. */
+static int swap_half(struct abci_engine *e, struct abci_instance *inst)
+{
+    uint32_t pair = inst->sequence % ABCI_SWAP_PAIRS, round = inst->sequence / ABCI_SWAP_PAIRS;
+    int half = (int)((round + (uint32_t)e->shm->rank) & 1);
+    if ((int32_t)(e->reads_over - (inst->sequence - ABCI_SWAP_PAIRS)) < 0)
+        return ABC_PENDING;
+    uint64_t at = (uint64_t)pair * ABCI_SWAP_BYTES + SWAP_SHIFT;
+    inst->tmp = e->shm->swap[half] + at;
+    inst->staging_offset = e->shm->peer[half].control->swap_offset + at;
+    if (half != e->shm->rank)
+        inst->flags |= ABCI_HEADER_SWAPPED;
+    return ABC_OK;
+}
+
+static int own_region(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes)
+{
+    int status = borrow_region(e, bytes, &inst->region);
+    if (status != ABC_OK)
+        return status;
+    inst->region->sequence = inst->sequence;
+    inst->tmp = inst->region->memory;
+    inst->staging_offset = inst->region->offset;
+    return ABC_OK;
+}
+
+int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
+{
+    const struct abci_plan *plan = inst->run->plan;
+    uint64_t at = 0, area[2] = {0, 0};
+    inst->tmp_area = plan->ntmp ? abci_part_area(&inst->shape, ABCI_TMP) : 0;
+    inst->tmp = NULL;
+    inst->staging_offset = 0;
+    at = inst->tmp_area * plan->ntmp;
+    bool needed = plan->ntmp;
+    for (int b = ABCI_IN; b <= ABCI_OUT; b++) {
+        inst->mode[b] = choose_mode(e, inst, b);
+        inst->stage[b] = NULL;
+        if (inst->mode[b] == ABCI_MODE_STAGED) {
+            area[b] = at;
+            at += abci_part_area(&inst->shape, b);
+            needed = true;
+        }
+    }
+    if (!needed)
+        return ABC_OK;
+    bool swaps = e->shm->nranks == 2 && at <= ABCI_SWAP_BYTES - SWAP_SHIFT;
+    int status = swaps ? swap_half(e, inst) : own_region(e, inst, at ? at : ABCI_LINE);
+    for (int b = ABCI_IN; b <= ABCI_OUT && status == ABC_OK; b++)
+        if (inst->mode[b] == ABCI_MODE_STAGED)
+            inst->stage[b] = inst->tmp + area[b];
+    return status;
+}
