@@ -6,10 +6,13 @@
  * before everybody's loads (membarrier), and looks once more before it sleeps. A publisher whose store came too late for that look
  * loads the waiters word after the barrier, finds the bit, and rings.
  */
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -82,6 +85,52 @@ static int find_gone(const struct abci_shm *shm, const uint16_t *blocked, int nb
     return -1;
 }
 
+/* Is the peer's process stopped (SIGSTOP, a debugger)? Only to name it: where /proc does not tell, it is not. */
+static bool is_stopped(const struct abci_shm *shm, int peer)
+{
+    char path[32], text[512];
+    if (shm->peer[peer].pidfd < 0)
+        return false;
+    snprintf(path, sizeof path, "/proc/%u/stat", shm->peer[peer].pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *state = strrchr(text, ')'); /* the name before it may hold anything */
+    return state && state[1] == ' ' && (state[2] == 'T' || state[2] == 't');
+}
+
+/*
+ * Who holds everybody up? The awaited rank may itself wait for a third; a sleeper's bits in the waiters words tell for whom. Among
+ * all that are reached so: a stopped one, else one that waits for nobody, else the first awaited.
+ */
+static int find_culprit(const struct abci_shm *shm, const uint16_t *blocked, int nblocked)
+{
+    uint64_t reached = 0, done = 0;
+    int idle = -1;
+    if (nblocked == 0 || shm->nranks > 64) /* beyond, several ranks share a bit */
+        return nblocked ? blocked[0] : -1;
+    for (int i = 0; i < nblocked; i++)
+        reached |= 1ull << blocked[i];
+    while (reached & ~done & ~(1ull << shm->rank)) {
+        int r = __builtin_ctzll(reached & ~done & ~(1ull << shm->rank));
+        uint64_t waits = 0;
+        if (is_stopped(shm, r))
+            return r;
+        for (int k = 0; k < shm->nranks; k++) {
+            const struct abci_control *c = shm->peer[k].control;
+            if (k != r && c && atomic_load_explicit(&c->waiters, memory_order_relaxed) >> r & 1)
+                waits |= 1ull << k;
+        }
+        if (waits == 0 && idle < 0)
+            idle = r;
+        done |= 1ull << r;
+        reached |= waits;
+    }
+    return idle >= 0 ? idle : blocked[0];
+}
+
 /*
  * Waiting has lasted: is it pointless? A peer must look dead twice, with a look at its words in between: it may have published and
  * then left.
@@ -94,7 +143,7 @@ static int pointless(struct abci_shm *shm, const uint16_t *blocked, int nblocked
         return gone == before ? ABC_ERR_PEER : ABC_PENDING;
     if (waited <= timeout)
         return ABC_OK;
-    *culprit = nblocked ? blocked[0] : -1;
+    *culprit = find_culprit(shm, blocked, nblocked);
     return ABC_ERR_TIMEOUT;
 }
 
