@@ -104,13 +104,21 @@ static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instan
     return ABCI_MODE_STAGED;
 }
 
-/* The half of this sequence that this rank writes: free once this rank's own reads of its last round are over. */
+/*
+ * The half of this sequence that this rank writes: free once this rank's own reads of its last round are over, and the peer's reads
+ * of the round before that. The second is known from the peer's headers unless only one side publishes, as in a row of broadcasts.
+ */
 static int swap_half(struct abci_engine *e, struct abci_instance *inst)
 {
     uint32_t pair = inst->sequence % ABCI_SWAP_PAIRS, round = inst->sequence / ABCI_SWAP_PAIRS;
     int half = (int)((round + (uint32_t)e->shm->rank) & 1);
     if ((int32_t)(e->reads_over - (inst->sequence - ABCI_SWAP_PAIRS)) < 0)
         return ABC_PENDING;
+    int peer = 1 - e->shm->rank;
+    if (!abci_shm_peer_done(&e->shm->peer[peer], inst->sequence - 2 * ABCI_SWAP_PAIRS)) {
+        abci_blocked_by(e, peer);
+        return ABC_PENDING;
+    }
     uint64_t at = (uint64_t)pair * ABCI_SWAP_BYTES + SWAP_SHIFT;
     inst->tmp = e->shm->swap[half] + at;
     inst->staging_offset = e->shm->peer[half].control->swap_offset + at;
