@@ -23,7 +23,7 @@ struct abci_event {
     _Atomic uint64_t number; /* 1 for the ring's first; release: everything below is written, pairs with the reader's second look */
     uint64_t time;           /* ticks of the ring's clock */
     uint64_t count;
-    uint32_t sequence; /* of the operation's first chunk at its start, of its last one at its end */
+    uint32_t sequence; /* the operation's number, which is that of its first chunk; 0: it ended before it got one */
     uint32_t root;
     int32_t status;
     int32_t tag;

@@ -182,7 +182,7 @@ static int state_of(struct abc_request *q)
 static void complete(struct abci_engine *e, struct abc_request *q, int status)
 {
     q->status = status;
-    abci_note(e, q, status == ABC_OK ? ABCI_EVENT_END : ABCI_EVENT_ERROR, q->last_sequence, status);
+    abci_note(e, q, status == ABC_OK ? ABCI_EVENT_END : ABCI_EVENT_ERROR, q->first_sequence, status);
     if (status != ABC_OK && q->backup)
         memcpy(q->out, q->backup, q->backup_bytes);
     if (q->callback) {
@@ -441,7 +441,7 @@ static void drive(struct abci_engine *e, struct abc_request *own)
 static void begin(struct abc_request *q)
 {
     q->issued = q->finished = 0;
-    q->last_sequence = 0;
+    q->first_sequence = 0;
     q->status = ABC_PENDING;
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);
 }

@@ -61,7 +61,7 @@ struct abc_request {
     bool is_direct[2];
     uint64_t chunk_bytes;
     uint64_t chunks, issued, finished;
-    uint32_t last_sequence;
+    uint32_t first_sequence; /* of the first chunk: the operation's number; 0 before it is issued */
     double timeout;
     int status;
     _Atomic int state;

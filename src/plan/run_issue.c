@@ -165,7 +165,8 @@ int abci_issue(struct abci_engine *e)
     inst->state = ABCI_INSTANCE_STEPS;
     e->active |= 1u << (sequence % ABCI_SLOTS);
     e->next_sequence = sequence + 1;
-    q->last_sequence = sequence;
+    if (q->issued == 0)
+        q->first_sequence = sequence;
     if (++q->issued == q->chunks) {
         e->queue = q->next;
         if (!e->queue)
