@@ -107,7 +107,7 @@ static void say_late(struct words *w, const struct inspect_end *peer)
         say(w, "it is still in #%u, begun %s ago", peer->open->sequence, ago);
     } else if (peer->last) {
         inspect_age(peer, peer->last->time, ago);
-        say(w, "its last operation is #%u, %s %s ago", peer->issued, peer->last->kind == ABCI_EVENT_ERROR ? "failed" : "over", ago);
+        say(w, "its last operation is #%u, %s %s ago", peer->last->sequence, peer->last->kind == ABCI_EVENT_ERROR ? "failed" : "over", ago);
     } else {
         say(w, "it has called nothing yet");
     }
@@ -162,7 +162,7 @@ static void say_idle(struct words *w, const struct inspect *all, const struct in
     say(w, "rank %u is in no operation", end->control.rank);
     if (end->last) {
         inspect_age(end, end->last->time, ago);
-        say(w, "; its last, #%u, %s %s ago", end->issued, end->last->kind == ABCI_EVENT_ERROR ? "failed" : "was over", ago);
+        say(w, "; its last, #%u, %s %s ago", end->last->sequence, end->last->kind == ABCI_EVENT_ERROR ? "failed" : "was over", ago);
     } else {
         say(w, " and has called none yet");
     }
