@@ -86,7 +86,7 @@ static int compare_cards(const struct card *all, int nranks)
             return abci_error(ABC_ERR_UNSUPPORTED,
                               "rank %d runs on host %.63s, rank 0 on %.63s; ranks on several hosts are not supported yet", r,
                               all[r].hostname, all[0].hostname);
-        if (all[r].settings_hash == all[0].settings_hash)
+        if (all[r].settings_hash == all[0].settings_hash || abci_mutated("c16_settings_not_compared"))
             continue;
         first_difference(all[0].settings, all[r].settings, mine, sizeof mine);
         first_difference(all[r].settings, all[0].settings, theirs, sizeof theirs);
@@ -159,7 +159,7 @@ static int agree(struct abci_shm *shm, const abc_exchange *x, double timeout, in
     if (status == ABC_OK)
         status = gathered;
     if (status == ABC_OK) {
-        *machine = all[0].machine;
+        *machine = all[abci_mutated("c16_local_constants") ? shm->rank : 0].machine;
         shm->remote_for_all = true;
         for (int r = 0; r < shm->nranks; r++)
             if (r != shm->rank && !(all[r].readable[shm->rank / 64] >> (shm->rank % 64) & 1))
@@ -364,7 +364,7 @@ ABC_API int abc_comm_create(const abc_comm_config *config, abc_comm **comm)
     if (status != ABC_OK)
         return status;
     abci_comm_reap();
-    if (config && config->rank >= 0 && config->exchange) {
+    if (config && config->rank >= 0 && config->exchange && !abci_mutated("c12_exchange_ignored")) {
         exchange = *config->exchange;
     } else if (launch.nranks > 1) {
         struct abci_rendezvous_config rc = {

@@ -47,7 +47,7 @@ static uint64_t narrow_start(const struct abci_shape *shape, uint64_t block)
 struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, int block)
 {
     struct abci_range range;
-    uint64_t b = (uint64_t)block, size = shape->element;
+    uint64_t b = (uint64_t)block + abci_mutated("c2_off_by_one_block"), size = shape->element;
     if (abci_part_width(shape->collective, buffer) == ABCI_NARROW) {
         uint64_t start = narrow_start(shape, b);
         range.user = (shape->first + start) * size;

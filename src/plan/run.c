@@ -57,7 +57,7 @@ struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
 {
     struct abci_runnable *r = abci_alloc(sizeof *r);
     for (uint32_t i = 0; r && i < plan->nsteps; i++)
-        if (plan->steps[i].kind >= ABCI_PUSH) {
+        if (plan->steps[i].kind >= ABCI_PUSH && !abci_mutated("c3_reserved_kind_accepted")) {
             abci_error(ABC_ERR_UNSUPPORTED, "plan %s: step %u is of a kind that is reserved", plan->name, i);
             abci_free(r);
             return NULL;
@@ -185,7 +185,9 @@ static void complete(struct abci_engine *e, struct abc_request *q, int status)
     abci_note(e, q, status == ABC_OK ? ABCI_EVENT_END : ABCI_EVENT_ERROR, q->first_sequence, status);
     if (status != ABC_OK && q->backup)
         memcpy(q->out, q->backup, q->backup_bytes);
-    if (q->callback) {
+    if (q->callback && abci_mutated("c4_callback_under_claim")) {
+        q->callback(q, status, q->callback_context);
+    } else if (q->callback) {
         q->next = e->callbacks;
         e->callbacks = q;
         atomic_store_explicit(&q->state, ABCI_REQUEST_CALLBACK, memory_order_release); /* pairs with state_of */

@@ -17,7 +17,7 @@ static uint32_t mix(uint32_t h, uint32_t v)
 /* All peers must be done with the operation that used the slot 16 sequences ago. */
 static bool slot_free(struct abci_engine *e, uint32_t sequence)
 {
-    if ((int32_t)(e->slots_free_to - sequence) >= 0)
+    if ((int32_t)(e->slots_free_to - sequence) >= 0 || abci_mutated("c5_slot_reused_early"))
         return true;
     uint32_t low = sequence + ABCI_SLOTS;
     for (int p = 0; p < e->shm->nranks; p++) {
@@ -120,7 +120,8 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
     } else {
         fill_descriptors(inst, h);
     }
-    atomic_store_explicit(&h->sequence, inst->sequence, memory_order_release); /* pairs with verify */
+    atomic_store_explicit(&h->sequence, inst->sequence,
+                          abci_mutated("c10_relaxed_header") ? memory_order_relaxed : memory_order_release); /* pairs with verify */
     abci_shm_notify(e->shm);
 }
 

@@ -56,8 +56,9 @@ static int verify(struct abci_engine *e, struct abci_instance *inst, int peer)
     const struct abci_header *h = &slot->head;
     if (atomic_load_explicit(&h->sequence, memory_order_acquire) != inst->sequence) /* pairs with store_header */
         return STEP_PENDING;
-    if (h->collective != inst->id.collective || h->type != inst->id.type || h->op != inst->id.op || h->root != inst->id.root ||
-        h->count != inst->id.count || h->algorithm != inst->id.algorithm || h->chain != inst->chain)
+    if ((h->collective != inst->id.collective || h->type != inst->id.type || h->op != inst->id.op || h->root != inst->id.root ||
+         h->count != inst->id.count || h->algorithm != inst->id.algorithm || h->chain != inst->chain) &&
+        !abci_mutated("c6_no_compare"))
         return mismatch(e, inst, peer, h);
     if (h->flags & ABCI_HEADER_PAYLOAD && inst->run->reads_lead && !header_complete(inst, slot))
         return STEP_PENDING;
@@ -219,6 +220,10 @@ static int step_publish(struct abci_engine *e, struct abci_instance *inst, const
     struct abci_counter *counter = abci_shm_counter(e->shm->control, inst->sequence, s->counter);
     bool in_line = inst->flags & ABCI_COUNTER_PAYLOAD;
     bool staged = !in_line && buffer <= ABCI_OUT && inst->mode[buffer] == ABCI_MODE_STAGED && !(s->flags & ABCI_STAGED);
+    if (abci_mutated("c1_publish_before_copy") && n > 0) {
+        abci_shm_raise(e->shm, inst->sequence, s->counter, s->value);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     for (int i = 0; i < n && (in_line || staged); i++) {
         struct abci_range r = piece(inst, &s->src, n, i);
         const char *from = own_block(inst, buffer, r);
@@ -247,6 +252,8 @@ static int step_fetch(struct abci_engine *e, struct abci_instance *inst, const s
         char *dst = own_block(inst, s->dst.buffer, to), *dst2 = staged_block(inst, s, to);
         if (status == ABC_OK && src.local) {
             abci_copy(dst, dst2, src.local, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
+            if (abci_mutated("c8_writes_into_peer"))
+                *(char *)(uintptr_t)src.local ^= 1;
         } else if (status == ABC_OK) {
             status = read_remote(e, peer->rank, dst, src.remote, to.bytes);
             if (status == ABC_OK && dst2)
@@ -471,7 +478,7 @@ int abci_advance(struct abci_engine *e, struct abci_instance *inst)
         return moved;
     ABCI_HOOK(e->shm->rank, inst->sequence, ABCI_STOP_LAST);
     atomic_thread_fence(memory_order_acquire); /* all reads of peers' memory before the last look at the record */
-    if (abci_shm_failed(e->shm))
+    if (abci_shm_failed(e->shm) && !abci_mutated("c7_last_look"))
         return ABC_ERR_PEER;
     if (inst->region)
         inst->region->used = false;

@@ -106,7 +106,8 @@ static void reduce_user(const struct abci_reduction *r, char *dst, char *dst2, c
         size_t at = (size_t)(i * size), bytes = (size_t)(count * size);
         memcpy(block, (const char *)src[nsrc - 1] + at, bytes);
         for (int k = nsrc - 2; k >= 0; k--) {
-            const void *in = aligned_operand((const char *)src[k] + at, bytes, size, room);
+            int operand = abci_mutated("c15_order_swapped") ? nsrc - 2 - k : k;
+            const void *in = aligned_operand((const char *)src[operand] + at, bytes, size, room);
             r->user->fn(in, block, count, r->type, r->user->context);
         }
         memcpy(dst + at, block, bytes);

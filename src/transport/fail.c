@@ -50,7 +50,7 @@ void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct a
     }
     atomic_store_explicit(&f->state, 2, memory_order_release); /* pairs with abci_shm_failed and abci_shm_failure */
     ABCI_LOG(ABCI_LOG_INFO, "transport", shm->rank, "communicator ends: %s", f->text);
-    for (int r = 0; r < shm->nranks; r++)
+    for (int r = 0; r < shm->nranks && !abci_mutated("c7_no_ring_all"); r++)
         if (shm->peer[r].control)
             abci_shm_ring(shm->peer[r].control);
 }

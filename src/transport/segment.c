@@ -100,7 +100,7 @@ bool abci_segment_find(const void *ptr, uint64_t bytes, uint64_t *offset)
         const char *base = atomic_load_explicit(&s->base[w], memory_order_relaxed);
         uint64_t at = (uint64_t)((const char *)ptr - base), size = s->head->window[w].bytes;
         if (base && (const char *)ptr >= base && at < size) {
-            *offset = s->head->window[w].offset + at;
+            *offset = s->head->window[w].offset + at + (abci_mutated("c9_offset") ? ABCI_LINE : 0);
             return bytes <= size - at;
         }
     }
@@ -194,7 +194,8 @@ static int create_self(struct abci_segment **out)
         status = abci_error_errno(ABC_ERR_MEMORY, "shared memory of %llu MiB cannot be made", FIRST_WINDOW >> 20);
         goto close_fd;
     }
-    fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK); /* peers may map it without fear of SIGBUS */
+    if (!abci_mutated("c8_unsealed"))
+        fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK); /* peers may map it without fear of SIGBUS */
     char *base = abci_fault("mmap") ? MAP_FAILED : mmap(NULL, FIRST_WINDOW, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
     if (base == MAP_FAILED) {
         status = abci_error_errno(ABC_ERR_MEMORY, "shared memory cannot be mapped");

@@ -184,13 +184,14 @@ static inline void abci_shm_notify(struct abci_shm *shm)
 static inline void abci_shm_raise(struct abci_shm *shm, uint32_t sequence, int counter, uint32_t value)
 {
     atomic_store_explicit(&abci_shm_counter(shm->control, sequence, counter)->word, ((uint64_t)sequence << 32) | value,
-                          memory_order_release);
+                          abci_mutated("c10_relaxed_raise") ? memory_order_relaxed : memory_order_release);
     abci_shm_notify(shm);
 }
 /* Move the done watermark. Release: everything read from peers was read before; pairs with abci_shm_peer_done. */
 static inline void abci_shm_done(struct abci_shm *shm, uint32_t sequence)
 {
-    atomic_store_explicit(&shm->control->done, sequence, memory_order_release);
+    atomic_store_explicit(&shm->control->done, sequence,
+                          abci_mutated("c10_relaxed_done") ? memory_order_relaxed : memory_order_release);
     abci_shm_notify(shm);
 }
 /* Has the peer's watermark reached sequence? Looks at its line only when what is known does not suffice. */
