@@ -11,6 +11,8 @@
 
 #include "comm/exchange.h"
 
+#define HANG_UP_PATIENCE 2.0 /* seconds to hear from rank 0 why it ended the handshake */
+
 /* What each rank tells the others first. */
 struct card {
     char version[16];
@@ -116,11 +118,22 @@ static int bind_all(struct abci_shm *shm, const struct card *all, struct abci_pa
     return status;
 }
 
-static int connect_peers(struct abci_shm *shm, const abc_exchange *x, double timeout, struct card *all, int *listen_fd)
+static int look_at_exchange(void *context)
 {
+    return abci_exchange_look(context, "abcomm/2", 0);
+}
+
+/*
+ * First gather, then every memory into everybody's. *told: the error is one that rank 0 has told everybody; nobody needs to hear it
+ * again.
+ */
+static int connect_peers(struct abci_shm *shm, const abc_exchange *x, double deadline, struct card *all, int *listen_fd, bool *told)
+{
+    const struct abci_watch watch = {look_at_exchange, (void *)x};
     struct card mine;
     int status = fill_card(&mine, shm, listen_fd);
-    int gathered = abci_exchange_gather(x, "abcomm/1", shm->rank, shm->nranks, status, &mine, sizeof mine, all, timeout);
+    int gathered =
+        abci_exchange_gather(x, "abcomm/1", shm->rank, shm->nranks, status, &mine, sizeof mine, all, deadline - abci_now());
     if (status == ABC_OK)
         status = gathered;
     if (status == ABC_OK)
@@ -130,15 +143,19 @@ static int connect_peers(struct abci_shm *shm, const abc_exchange *x, double tim
     struct abci_passed *passed = abci_alloc(sizeof *passed * (size_t)shm->nranks);
     if (!passed)
         return abci_error(ABC_ERR_MEMORY, "no memory for %d peers", shm->nranks);
-    status = abci_handshake(shm->rank, shm->nranks, *listen_fd, all[0].socket, all[0].token, timeout, passed);
+    /* Rank 0 knows who is missing: its time is over first. */
+    double left = deadline - abci_now() + (shm->rank == 0 ? 0 : HANG_UP_PATIENCE);
+    status = abci_handshake(shm->rank, shm->nranks, *listen_fd, all[0].socket, all[0].token, left, &watch, passed);
     if (status == ABC_OK)
         status = bind_all(shm, all, passed);
+    else if ((status == ABC_ERR_PEER || status == ABC_ERR_TIMEOUT) && shm->rank != 0) /* rank 0 has hung up: it says why */
+        *told = abci_exchange_look(x, "abcomm/2", HANG_UP_PATIENCE) != ABC_OK;
     abci_free(passed);
     return status;
 }
 
 /* Second gather: nobody goes on unless all have mapped all; who can read whom; rank 0's constants. */
-static int agree(struct abci_shm *shm, const abc_exchange *x, double timeout, int status, struct abci_machine *machine)
+static int agree(struct abci_shm *shm, const abc_exchange *x, double deadline, int status, struct abci_machine *machine)
 {
     struct card2 mine, *all = abci_alloc(sizeof *all * (size_t)shm->nranks);
     memset(&mine, 0, sizeof mine);
@@ -154,8 +171,9 @@ static int agree(struct abci_shm *shm, const abc_exchange *x, double timeout, in
             if (shm->peer[r].readable)
                 mine.readable[r / 64] |= 1ull << (r % 64);
     }
+    /* Also with an error, which it tells the others; then `all` is not used. */
     int gathered =
-        all ? abci_exchange_gather(x, "abcomm/2", shm->rank, shm->nranks, status, &mine, sizeof mine, all, timeout) : status;
+        abci_exchange_gather(x, "abcomm/2", shm->rank, shm->nranks, status, &mine, sizeof mine, all, deadline - abci_now());
     if (status == ABC_OK)
         status = gathered;
     if (status == ABC_OK) {
@@ -177,13 +195,14 @@ static int create_over(const abc_exchange *x, int rank, int nranks, double conne
     struct card *all = abci_alloc(sizeof *all * (size_t)nranks);
     int status = shm && all ? abci_shm_prepare(shm, rank, nranks) : abci_error(ABC_ERR_MEMORY, "no memory for %d peers", nranks);
     int listen_fd = -1;
+    bool told = false;
+    double deadline = abci_now() + connect_timeout; /* of all stages together */
     if (status == ABC_OK) {
-        status = connect_peers(shm, x, connect_timeout, all, &listen_fd);
-        status = agree(shm, x, connect_timeout, status, &machine);
-    } else if (all) { /* tell the others not to wait */
-        struct card none;
-        memset(&none, 0, sizeof none);
-        abci_exchange_gather(x, "abcomm/1", rank, nranks, status, &none, sizeof none, all, connect_timeout);
+        status = connect_peers(shm, x, deadline, all, &listen_fd, &told);
+        if (!told)
+            status = agree(shm, x, deadline, status, &machine);
+    } else { /* tell the others not to wait */
+        abci_exchange_gather(x, "abcomm/1", rank, nranks, status, NULL, 0, NULL, connect_timeout);
     }
     if (listen_fd >= 0)
         close(listen_fd);
@@ -257,9 +276,10 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_machine *machine,
         status = start_thread(comm);
     if (status == ABC_OK) {
         if (comm->rank == 0)
-            ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank, "communicator of %d ranks: hand-off %.2f us, %s staging, process_vm_readv %s",
-                 comm->nranks, machine->price.hand_off * 1e6, comm->engine.machine.stream_stage ? "streamed" : "plain",
-                 comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
+            ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank,
+                     "communicator of %d ranks: hand-off %.2f us, %s staging, process_vm_readv %s", comm->nranks,
+                     machine->price.hand_off * 1e6, comm->engine.machine.stream_stage ? "streamed" : "plain",
+                     comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
         *out = comm;
         return ABC_OK;
     }

@@ -216,6 +216,30 @@ static int follow(struct gather *gather, const void *mine, unsigned char *all)
     return status;
 }
 
+int abci_exchange_look(const abc_exchange *exchange, const char *prefix, double timeout)
+{
+    struct gather gather = {.exchange = exchange, .prefix = prefix};
+    struct entry_head head;
+    char table[NAME_BYTES];
+    name_of(&gather, table, 't', 0);
+    abci_error_clear();
+    int status = exchange->wait(exchange->ctx, table, timeout);
+    if (status == ABC_ERR_TIMEOUT) {
+        abci_error_clear();
+        return ABC_OK;
+    }
+    if (status != ABC_OK)
+        return pass_on(status, "wait for", table);
+    gather.buffer = abci_alloc(ABCI_VALUE_MAX);
+    if (gather.buffer == NULL)
+        return ABC_OK;
+    status = get_entry(&gather, table, &head);
+    if (status == ABC_OK && head.status != ABC_OK)
+        status = report_failure(&gather, &head);
+    abci_free(gather.buffer);
+    return status;
+}
+
 int abci_exchange_gather(const abc_exchange *exchange, const char *prefix, int rank, int nranks, int status, const void *mine,
                          size_t length, void *all, double timeout)
 {

@@ -36,6 +36,12 @@ int abci_rendezvous_close(struct abci_rendezvous *rdv);
 int abci_exchange_gather(const abc_exchange *exchange, const char *prefix, int rank, int nranks, int status, const void *mine,
                          size_t length, void *all, double timeout);
 
+/*
+ * Has a rank told, or has the exchange noticed, a failure of the gather under `prefix`? Waits for one up to `timeout`. ABC_OK when
+ * nothing is known; else the error, which names the rank.
+ */
+int abci_exchange_look(const abc_exchange *exchange, const char *prefix, double timeout);
+
 /* Where this process stands in a job, from the environment. */
 struct abci_launch {
     int rank, nranks;

@@ -17,6 +17,7 @@
 
 #include "transport/shm.h"
 
+#define LOOK_MS 50
 #define BATCH 100 /* ranks whose two descriptors go with one message; the kernel allows 253 descriptors */
 
 struct greeting {
@@ -142,13 +143,49 @@ static int receive_fds(int fd, void *data, size_t bytes, int *fds, int nfds, dou
                                m.msg_flags & MSG_CTRUNC ? "too few descriptors; raise ulimit -n" : "a message was cut short");
 }
 
+/* "rank 1", "ranks 1, 5, 7": those that rank 0 still waits for. */
+static void list_missing(const struct abci_passed *passed, int nranks, char *text, size_t capacity)
+{
+    size_t at = 0;
+    int count = 0;
+    for (int r = 1; r < nranks; r++)
+        count += passed[r].memfd < 0;
+    at = (size_t)snprintf(text, capacity, "rank%s", count > 1 ? "s" : "");
+    for (int r = 1, n = 0; r < nranks && at < capacity; r++)
+        if (passed[r].memfd < 0)
+            at += (size_t)snprintf(text + at, capacity - at, "%s %d", n++ ? "," : "", r);
+}
+
+/* Rank 0: wait for the next connection. Who died on the way will not come, so the watch is asked now and then. */
+static int await_arrival(int listen_fd, int nranks, const struct abci_passed *passed, const struct abci_watch *watch,
+                         double deadline)
+{
+    char missing[160];
+    for (;;) {
+        struct pollfd p = {.fd = listen_fd, .events = POLLIN};
+        int n = poll(&p, 1, LOOK_MS), status = ABC_OK;
+        if (n > 0)
+            return ABC_OK;
+        if (n < 0 && errno != EINTR)
+            return abci_error_errno(ABC_ERR_SYSTEM, "poll failed");
+        if (watch)
+            status = watch->look(watch->context);
+        if (status != ABC_OK)
+            return status;
+        if (abci_now() < deadline)
+            continue;
+        list_missing(passed, nranks, missing, sizeof missing);
+        return abci_error(ABC_ERR_TIMEOUT, "handshake: %s did not come in time", missing);
+    }
+}
+
 /* Rank 0: take one connection and its greeting; a stranger is dropped. Returns the rank, 0 when dropped, negative on error. */
-static int take_one(int listen_fd, int nranks, const unsigned char *token, struct abci_passed *passed, int *connection,
-                    double deadline)
+static int take_one(int listen_fd, int nranks, const unsigned char *token, struct abci_passed *passed,
+                    const struct abci_watch *watch, int *connection, double deadline)
 {
     struct greeting g;
     int fds[2];
-    int status = ready(listen_fd, POLLIN, deadline, "the arrival of all ranks");
+    int status = await_arrival(listen_fd, nranks, passed, watch, deadline);
     if (status != ABC_OK)
         return status;
     int fd = abci_fault("accept unix") ? -1 : accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -186,7 +223,8 @@ static int hand_out(int fd, int nranks, const struct abci_passed *passed, double
     return status;
 }
 
-static int serve(int nranks, int listen_fd, const unsigned char *token, struct abci_passed *passed, double deadline)
+static int serve(int nranks, int listen_fd, const unsigned char *token, const struct abci_watch *watch, struct abci_passed *passed,
+                 double deadline)
 {
     int *connection = abci_alloc(sizeof(int) * (size_t)nranks), status = ABC_OK;
     if (!connection)
@@ -194,7 +232,7 @@ static int serve(int nranks, int listen_fd, const unsigned char *token, struct a
     for (int r = 0; r < nranks; r++)
         connection[r] = -1;
     for (int arrived = 1; arrived < nranks;) {
-        int fd = -1, rank = take_one(listen_fd, nranks, token, passed, &fd, deadline);
+        int fd = -1, rank = take_one(listen_fd, nranks, token, passed, watch, &fd, deadline);
         if (rank < 0) {
             status = rank;
             break;
@@ -261,7 +299,7 @@ static void close_all(struct abci_passed *passed, int nranks)
 }
 
 int abci_handshake(int rank, int nranks, int listen_fd, const char *name, const unsigned char token[32], double timeout,
-                   struct abci_passed *passed)
+                   const struct abci_watch *watch, struct abci_passed *passed)
 {
     double deadline = abci_now() + timeout;
     for (int r = 0; r < nranks; r++)
@@ -275,7 +313,8 @@ int abci_handshake(int rank, int nranks, int listen_fd, const char *name, const 
     if (passed[rank].memfd < 0 || passed[rank].pidfd < 0)
         status = abci_error_errno(ABC_ERR_SYSTEM, "descriptors for the handshake cannot be made (Linux 5.3 or newer is needed)");
     if (status == ABC_OK && nranks > 1)
-        status = rank == 0 ? serve(nranks, listen_fd, token, passed, deadline) : join(rank, nranks, name, token, passed, deadline);
+        status = rank == 0 ? serve(nranks, listen_fd, token, watch, passed, deadline)
+                           : join(rank, nranks, name, token, passed, deadline);
     if (status != ABC_OK)
         close_all(passed, nranks);
     return status;

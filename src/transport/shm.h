@@ -248,12 +248,17 @@ struct abci_passed {
 };
 /* Rank 0: an abstract listening socket with a random name. */
 int abci_handshake_listen(int *fd, char name[64]);
+/* Asked a few times a second while rank 0 waits for others: ABC_OK as long as all are well, else an error with a text. */
+struct abci_watch {
+    int (*look)(void *context);
+    void *context;
+};
 /*
- * Rank 0 collects the descriptors of all and gives them to all; others connect to `name`. token is the creation's secret. passed
- * gets nranks rows, owned by the caller. Ends with an error at the deadline.
+ * Rank 0 collects the descriptors of all and gives them to all; others connect to `name`. token is the creation's secret. passed gets
+ * nranks rows, owned by the caller. Ends with an error at the deadline, or when the watch (may be NULL) tells one.
  */
 int abci_handshake(int rank, int nranks, int listen_fd, const char *name, const unsigned char token[32], double timeout,
-                   struct abci_passed *passed);
+                   const struct abci_watch *watch, struct abci_passed *passed);
 
 /* ---- remote.c: reading a peer's private memory by process_vm_readv
  * -------------------------------------------------------------------- */
