@@ -163,11 +163,14 @@ static inline struct abci_counter *abci_shm_counter(const struct abci_control *c
 {
     return (struct abci_counter *)&c->counter[sequence % ABCI_SLOTS][counter];
 }
-/* Has the counter of this instance reached value? Acquire: pairs with abci_shm_raise. */
+/*
+ * Has the counter of this instance reached value? Acquire: pairs with abci_shm_raise. The sequence must be equal: a counter that was
+ * last used 2^31 sequences ago would otherwise look like one of the future. It cannot be ahead: its slot waits for this rank.
+ */
 static inline bool abci_shm_reached(const struct abci_counter *counter, uint32_t sequence, uint32_t value)
 {
     uint64_t word = atomic_load_explicit(&counter->word, memory_order_acquire);
-    return (int64_t)(word - (((uint64_t)sequence << 32) | value)) >= 0;
+    return (uint32_t)(word >> 32) == sequence && (uint32_t)word >= value;
 }
 
 void abci_shm_ring_waiters(struct abci_shm *shm);
