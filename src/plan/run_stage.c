@@ -12,11 +12,13 @@
 
 #define REGION_SMALL (64u << 10)
 #define REGIONS_LARGE 4 /* per engine; more instances wait */
-#define SWAP_SHIFT 3840 /* halves start off the page boundary: equal low address bits in user buffers make loads wait for stores   \
-                         */
+/* Halves start off the page boundary: equal low address bits in user buffers make loads wait for stores. */
+#define SWAP_SHIFT 3840
 
 static bool region_over(struct abci_engine *e, struct abci_region *r)
 {
+    if (e->next_sequence - r->sequence >= ABCI_SLOTS)
+        return true; /* its slot has been given to another since; asking would fail 2^31 sequences later */
     for (int p = 0; p < e->shm->nranks; p++)
         if (p != e->shm->rank && !abci_shm_peer_done(&e->shm->peer[p], r->sequence) && !abci_mutated("c5_region_reused_early")) {
             abci_blocked_by(e, p);
