@@ -98,7 +98,7 @@ static inline struct abci_event *abci_event_begin(struct abci_event_ring *ring, 
 
 static inline void abci_event_commit(struct abci_event_ring *ring, struct abci_event *event)
 {
-    atomic_store_explicit(&event->number, ++ring->next, memory_order_release);
+    atomic_store_explicit(&event->number, ++ring->next, memory_order_release); /* pairs with pick in event.c */
 }
 
 #endif
