@@ -1,0 +1,54 @@
+/*
+ * ordering.c - contract C10: the protocol between ranks that are threads, watched by ThreadSanitizer, which this program is
+ * compiled with, the library included. Data travels by every kind of store that publishes: the header, a counter, the done
+ * watermark. Exit code 66 when a race is seen.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+
+#define LARGE (64 << 10)
+
+/* Small payloads travel in the header: its store alone publishes them. */
+static void by_header(struct rank *r, abc_comm *comm)
+{
+    int in[14], out[14];
+    for (int round = 0; round < 20 && !r->failures; round++) {
+        for (int i = 0; i < 14; i++)
+            in[i] = round + i;
+        if (expect_ok(r, abc_allreduce(in, out, 14, ABC_I32, ABC_SUM, comm), "allreduce"))
+            expect(r, out[13] == r->nranks * (round + 13), "round %d: %d", round, out[13]);
+    }
+}
+
+/* A large one is staged: a counter publishes it, and only the reader's watermark frees the region for the next. */
+static void by_counter(struct rank *r, abc_comm *comm, unsigned char *buffer)
+{
+    for (int round = 1; round <= 24 && !r->failures; round++) {
+        memset(buffer, r->rank == 0 ? round : 0, LARGE);
+        if (expect_ok(r, abc_broadcast(buffer, buffer, LARGE / 4, ABC_I32, 0, comm), "broadcast"))
+            expect(r, buffer[LARGE - 1] == round, "round %d: %d", round, buffer[LARGE - 1]);
+    }
+}
+
+static int body(struct rank *r)
+{
+    unsigned char *buffer = malloc(LARGE);
+    abc_comm *comm = must_create(r, 20);
+    if (!comm || !buffer)
+        return 1;
+    by_header(r, comm);
+    by_counter(r, comm, buffer);
+    destroy(r, comm);
+    free(buffer);
+    return r->failures;
+}
+
+int main(void)
+{
+    setenv("ABCOMM_PVR", "off", 1);
+    setenv("ABCOMM_DEBUG", "NONE", 0);
+    return run_threads(2, body) || run_threads(3, body); /* two ranks swap staging, three have their own */
+}
