@@ -17,7 +17,7 @@ import tempfile
 
 MARK = "getpgid(2147483633)"   # figures.c puts it before and after the operations
 WAITING = {"sched_yield", "futex"}
-LIMIT = 180                    # seconds for one job
+LIMIT = 90                     # seconds for one job
 
 # Name, ranks, arguments, arguments of --quick. The names are figures.c's.
 JOBS = [
