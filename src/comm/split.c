@@ -65,6 +65,7 @@ static int split(struct abc_comm *parent, int color, int key, struct ticket *all
     int status = gather(parent, &mine, all, sizeof mine);
     if (status != ABC_OK)
         return status;
+    parent->splits++; /* also where this rank takes no part: the number must stay the same on all ranks */
     if (color >= 0) {
         count = members(all, parent->nranks, color, mine.rank, &me);
         shm = abci_alloc(sizeof *shm);
@@ -93,7 +94,7 @@ static int split(struct abc_comm *parent, int color, int key, struct ticket *all
         return status;
     }
     shm->remote_for_all = parent->shm->remote_for_all;
-    uint32_t epoch = parent->epoch * 2654435761u ^ (uint32_t)(color + 1) ^ ++parent->splits << 8;
+    uint32_t epoch = parent->epoch * 2654435761u ^ (uint32_t)(color + 1) ^ parent->splits << 8;
     return abci_comm_assemble(shm, &parent->engine.machine, epoch, parent->timeout, parent->has_thread, newcomm);
 }
 
