@@ -90,6 +90,24 @@ static void print_events(const struct inspect_end *end, int most)
     }
 }
 
+/* The other ranks, also those that have died: their memory is open here. */
+static void print_peers(const struct inspect *all, const struct inspect_end *end)
+{
+    for (uint32_t r = 0; r < end->control.nranks; r++) {
+        const struct inspect_end *p = inspect_peer(all, end, (int)r);
+        char ago[32];
+        if (!p || p == end)
+            continue;
+        printf("  peer      rank %u, pid %u (%s): last started #%u, reads over up to #%u", r, p->control.pid,
+               inspect_process_word(p->process), p->issued, atomic_load_explicit(&p->control.done, memory_order_relaxed));
+        if (p->last) {
+            inspect_age(p, p->last->time, ago);
+            printf(", last event %s #%u %s ago", abci_event_kind_name(p->last->kind), p->last->sequence, ago);
+        }
+        printf("\n");
+    }
+}
+
 static void print_end(const struct inspect *all, const struct inspect_end *end, int most)
 {
     const struct abci_control *c = &end->control;
@@ -100,6 +118,7 @@ static void print_end(const struct inspect *all, const struct inspect_end *end, 
     printf("  state     last started #%u, reads over up to #%u, doorbell rung %u times\n", end->issued,
            atomic_load_explicit(&c->done, memory_order_relaxed), atomic_load_explicit(&c->doorbell, memory_order_relaxed));
     print_sleepers(all, end);
+    print_peers(all, end);
     print_events(end, most);
     if (text)
         inspect_diagnose(all, end, text, DIAGNOSIS);
@@ -172,6 +191,11 @@ static json_t *json_peers(const struct inspect *all, const struct inspect_end *e
                       inspect_process_word(p->process), "started", (json_int_t)p->issued, "done",
                       (json_int_t)atomic_load_explicit(&p->control.done, memory_order_relaxed), "awaited",
                       (int)(atomic_load_explicit(&p->control.waiters, memory_order_relaxed) >> (end->control.rank % 64) & 1));
+        if (p->last)
+            json_object_set_new(row, "last_event",
+                                json_pack("{ss sI sf}", "kind", abci_event_kind_name(p->last->kind), "sequence",
+                                          (json_int_t)p->last->sequence, "seconds_ago",
+                                          (double)abci_event_age(&p->ring, p->last->time) * 1e-9));
         json_array_append_new(list, row);
     }
     return list;

@@ -86,6 +86,7 @@ def test_missing_rank():
         assert re.search(r"rank 2 is in no operation; its last, #16, was over .* ago; rank 0 \(pid \d+\) waits for it in ", idle), idle
         code, out, err = inspect(job.pid[1], "--events", "2")
         assert code == 0 and out.count("  event ") == 2 and "diagnosis rank 1 has entered" in out, out + err
+        assert f"peer      rank 2, pid {job.pid[2]} (sleeping): last started #16" in out, out
         assert "it waits for: 2" in out and "header    #17 allreduce(count 14, f32, max)" in out, out
     finally:
         job.end(signal.SIGKILL)
@@ -115,7 +116,11 @@ def test_dead():
     """A rank that has died can be read through its peers' open files; a failed communicator says why."""
     job = Job(3, 2, 2, 30, ABCOMM_TIMEOUT="20")
     try:
-        os.kill(job.pid[0], signal.SIGSTOP)  # it must not end before it is asked
+        def waits():
+            text = parsed(job.pid[0])["diagnosis"]
+            return "rank 2 (pid" in text and "rank 1 (pid" not in text, text
+        eventually(waits, "both wait for rank 2")
+        os.kill(job.pid[0], signal.SIGSTOP)  # it must not end before it is asked; rank 1 writes the record
         os.kill(job.pid[2], signal.SIGKILL)
         def found():
             end = parsed(job.pid[0])
@@ -125,6 +130,7 @@ def test_dead():
         assert "the communicator has ended: rank 2 (pid" in end["diagnosis"], end["diagnosis"]
         dead = [p for p in end["peers"] if p["rank"] == 2][0]
         assert dead["process"] == "gone" and dead["started"] == 2, dead
+        assert dead["last_event"]["kind"] == "end" and dead["last_event"]["sequence"] == 2, dead  # its ring has outlived it
     finally:
         job.end(signal.SIGKILL)
 
