@@ -123,6 +123,16 @@ static int look_at_exchange(void *context)
     return abci_exchange_look(context, "abcomm/2", 0);
 }
 
+/* The handshake has ended here: perhaps because rank 0 hung up, and then it says why. Else the own error stands. */
+static int ask_why(const abc_exchange *x, int status, bool *told)
+{
+    char own[512];
+    snprintf(own, sizeof own, "%s", abci_error_text());
+    int why = abci_exchange_look(x, "abcomm/2", HANG_UP_PATIENCE);
+    *told = why != ABC_OK;
+    return *told ? why : abci_error(status, "%s", own);
+}
+
 /*
  * First gather, then every memory into everybody's. *told: the error is one that rank 0 has told everybody; nobody needs to hear it
  * again.
@@ -143,13 +153,14 @@ static int connect_peers(struct abci_shm *shm, const abc_exchange *x, double dea
     struct abci_passed *passed = abci_alloc(sizeof *passed * (size_t)shm->nranks);
     if (!passed)
         return abci_error(ABC_ERR_MEMORY, "no memory for %d peers", shm->nranks);
-    /* Rank 0 knows who is missing: its time is over first. */
-    double left = deadline - abci_now() + (shm->rank == 0 ? 0 : HANG_UP_PATIENCE);
+    /* Rank 0 knows who is missing: its time is over first, early enough for the others to hear it within the exchange's. */
+    double left = deadline - abci_now();
+    left += shm->rank != 0 ? HANG_UP_PATIENCE : left > 5 ? -0.5 : -0.1 * left;
     status = abci_handshake(shm->rank, shm->nranks, *listen_fd, all[0].socket, all[0].token, left, &watch, passed);
     if (status == ABC_OK)
         status = bind_all(shm, all, passed);
-    else if ((status == ABC_ERR_PEER || status == ABC_ERR_TIMEOUT) && shm->rank != 0) /* rank 0 has hung up: it says why */
-        *told = abci_exchange_look(x, "abcomm/2", HANG_UP_PATIENCE) != ABC_OK;
+    else if (shm->rank != 0 && (status == ABC_ERR_PEER || status == ABC_ERR_TIMEOUT || status == ABC_ERR_UNSUPPORTED))
+        status = ask_why(x, status, told);
     abci_free(passed);
     return status;
 }

@@ -195,6 +195,8 @@ static int follow(struct gather *gather, const void *mine, unsigned char *all)
     name_of(gather, name, 'r', gather->rank);
     int status = put_entry(gather, name, ABC_OK, -1, mine, gather->length);
     size_t total = (size_t)gather->nranks * gather->length, done = 0;
+    if (status != ABC_OK) /* a failure may still find room where the value did not: rank 0 waits for either */
+        return give_failure(gather, status);
     for (int chunk = 0; status == ABC_OK && (done < total || chunk == 0); chunk++) {
         struct entry_head head;
         name_of(gather, name, 't', chunk);

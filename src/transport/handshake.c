@@ -136,11 +136,15 @@ static int receive_fds(int fd, void *data, size_t bytes, int *fds, int nfds, dou
     }
     if (n == (ssize_t)bytes && got == nfds)
         return ABC_OK;
-    while (got > 0)
-        close(fds[--got]);
-    return n == 0 ? abci_error(ABC_ERR_PEER, "handshake: %s: the peer went away", what)
-                  : abci_error(ABC_ERR_SYSTEM, "handshake: %s: %s", what,
-                               m.msg_flags & MSG_CTRUNC ? "too few descriptors; raise ulimit -n" : "a message was cut short");
+    for (int i = 0; i < got; i++)
+        close(fds[i]);
+    if (n == 0 || (n < 0 && errno == ECONNRESET))
+        return abci_error(ABC_ERR_PEER, "handshake: %s: the peer went away", what);
+    if (n < 0)
+        return abci_error_errno(ABC_ERR_SYSTEM, "handshake: %s", what);
+    if (m.msg_flags & MSG_CTRUNC && got < nfds)
+        return abci_error(ABC_ERR_SYSTEM, "handshake: %s: too few descriptors; raise ulimit -n", what);
+    return abci_error(ABC_ERR_PEER, "handshake: %s: a message was cut short", what);
 }
 
 /* "rank 1", "ranks 1, 5, 7": those that rank 0 still waits for. */
@@ -192,9 +196,10 @@ static int take_one(int listen_fd, int nranks, const unsigned char *token, struc
     if (fd < 0)
         return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? 0 : abci_error_errno(ABC_ERR_SYSTEM, "accept failed");
     double soon = abci_now() + 5;
-    if (receive_fds(fd, &g, sizeof g, fds, 2, soon < deadline ? soon : deadline, "a greeting") != ABC_OK) {
+    status = receive_fds(fd, &g, sizeof g, fds, 2, soon < deadline ? soon : deadline, "a greeting");
+    if (status != ABC_OK) {
         close(fd);
-        return 0;
+        return status == ABC_ERR_SYSTEM ? status : 0; /* an own lack of descriptors is no stranger's fault */
     }
     if (memcmp(g.token, token, sizeof g.token) != 0 || g.rank == 0 || g.rank >= (uint32_t)nranks || passed[g.rank].memfd >= 0) {
         ABCI_LOG(ABCI_LOG_INFO, "transport", 0, "dropped a stranger on the handshake socket");
