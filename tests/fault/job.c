@@ -246,7 +246,7 @@ int create_comm(struct job *job, int rank, int nranks, double timeout, abc_comm 
     config.rank = rank;
     config.nranks = nranks;
     config.address = job->address;
-    config.connect_timeout = 15;
+    config.connect_timeout = job->connect_timeout > 0 ? job->connect_timeout : 15;
     config.timeout = timeout > 0 ? timeout : 20;
     return abc_comm_create(&config, comm);
 }
@@ -409,7 +409,7 @@ int run_scenarios(const struct scenario *list, int count, int parallel)
     while (busy || next < count) {
         busy = 0;
         for (int i = 0; i < parallel && i < 64; i++) {
-            if (look_at(&slot[i], &failed, &skipped) && next < count && failed < 20) {
+            if (look_at(&slot[i], &failed, &skipped) && next < count && failed < 60) {
                 const struct scenario *s = &list[next++];
                 if (only && !strstr(s->name, only))
                     continue;
@@ -418,7 +418,7 @@ int run_scenarios(const struct scenario *list, int count, int parallel)
             }
             busy += slot[i].pid != 0;
         }
-        if (failed >= 20)
+        if (failed >= 60)
             next = count;
         nap(0.003);
     }

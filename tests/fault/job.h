@@ -51,6 +51,7 @@ struct job {
     int state[RANKS_MAX]; /* of waitpid */
     struct shared *shared;
     char address[64];
+    double connect_timeout; /* 0: 15 s */
 };
 
 typedef void (*rank_body)(struct job *job, int rank, const struct scenario *scenario);
