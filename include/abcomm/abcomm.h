@@ -1,16 +1,21 @@
 /*
  * abcomm.h - the whole public C API of libabcomm: collectives for data-parallel training. These comments are the manual.
  *
- * Rules for every call
- *   Return    an abc_status: 0 on success, negative on error (abc_status_text, abc_last_error say more). Outputs are set only on
- * success. Order     all ranks of a communicator start the same operations in the same order. A difference is reported, never
- * silently computed. Threads   every function may be called by any thread. Calls on one communicator are serialised by the library;
- * the order in which two threads start operations on one communicator is theirs to fix. Several ranks may live in one process.
- *   Memory    the caller owns its buffers. From start until wait has returned the input may not be written and the output not be
- * touched; after wait has returned, whatever the status, the library touches neither. Errors    found before an operation is
- * numbered (bad arguments) leave the communicator usable and the buffers untouched. Others (peer death, timeout, mismatch, abort)
- * end the communicator on all ranks; out-of-place input is intact, in-place contents are undefined unless abc_call.preserve was
- * set. Units     counts are elements (64 bits), times are seconds.
+ * Rules for every call:
+ *
+ * - Return: an abc_status, 0 on success, negative on error (abc_status_text, abc_last_error say more). Outputs are
+ *   set only on success.
+ * - Order: all ranks of a communicator start the same operations in the same order. A difference is reported, never
+ *   silently computed.
+ * - Threads: every function may be called by any thread. Calls on one communicator are serialised by the library; the
+ *   order in which two threads start operations on one communicator is theirs to fix. Several ranks may live in one
+ *   process.
+ * - Memory: the caller owns its buffers. From start until wait has returned the input may not be written and the
+ *   output not be touched; after wait has returned, whatever the status, the library touches neither.
+ * - Errors: those found before an operation is numbered (bad arguments) leave the communicator usable and the buffers
+ *   untouched. Others (peer death, timeout, mismatch, abort) end the communicator on all ranks; out-of-place input is
+ *   intact, in-place contents are undefined unless abc_call.preserve was set.
+ * - Units: counts are elements (64 bits), times are seconds.
  */
 #ifndef ABCOMM_H
 #define ABCOMM_H
@@ -41,7 +46,8 @@ typedef struct abc_request abc_request; /* one started or persistent operation *
 typedef enum abc_type { ABC_F32 = 0, ABC_F64 = 1, ABC_BF16 = 2, ABC_I32 = 3, ABC_TYPE_COUNT } abc_type;
 
 /*
- * Reductions. Floating sums add in rank order whatever the size, alignment or instruction set. Integer sums wrap (two's
+ * Reductions. Floating sums add in rank order whatever the size, alignment or instruction set, unless an algorithm is named that
+ * does not (`abcomm plan --list` tells). Integer sums wrap (two's
  * complement); integer averages divide the wrapped sum, truncating toward zero. min and max propagate NaN. abc_op_create makes
  * further ones.
  */
@@ -75,18 +81,18 @@ ABC_API const char *abc_collective_name(abc_collective coll);
 ABC_API const char *abc_status_name(int status);
 ABC_API const char *abc_status_text(int status);
 ABC_API const char *abc_status_remedy(int status);
-/* Full text of the calling thread's last error: rank, host, operation, what happened, what to do. Valid until the thread's next
- * call. */
+/* The calling thread's last error: what happened and what to do; for a failed operation also rank, host and call. Valid until the
+ * thread's next call. */
 ABC_API const char *abc_last_error(void);
 /* Version of the loaded library as "major.minor.patch". */
 ABC_API const char *abc_version(void);
 
-/* ---- Communicators ---------------------------------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------------------- */
 
 /*
  * A key-value exchange over which a communicator is created: torch's Store, PMIx, an MPI communicator... Functions return an
- * abc_status. They are called only during abc_comm_create, by the calling thread. Values are at most 64 KiB. Keys are unique per
- * creation if the caller gives a prefix of its own per communicator.
+ * abc_status. They are called only during abc_comm_create, by the calling thread. Values are at most 64 KiB. The keys are the same
+ * for each creation: if the table outlives one, the functions must add a prefix of their own to them.
  */
 typedef struct abc_exchange {
     size_t size; /* sizeof(abc_exchange), set by abc_exchange_init */
@@ -106,7 +112,7 @@ typedef struct abc_comm_config {
     int rank;                     /* this rank, or -1: take rank, size, address and key from the environment */
     int nranks;                   /* number of ranks */
     const char *address;          /* rendezvous: "host:port" or "[ipv6]:port" of rank 0 */
-    const abc_exchange *exchange; /* used instead of an address when not NULL */
+    const abc_exchange *exchange; /* used instead of an address when not NULL; rank and nranks must be set */
     const void *key;        /* job key that authenticates ranks to each other; NULL: ABCOMM_KEY_FILE or none (loopback only) */
     size_t key_length;      /* 16 bytes or more */
     double connect_timeout; /* seconds until creation gives up; 0: ABCOMM_CONNECT_TIMEOUT (120) */
@@ -125,7 +131,10 @@ ABC_API int abc_comm_create(const abc_comm_config *config, abc_comm **comm);
  * NULL. Collective over `comm`, ordered with its operations.
  */
 ABC_API int abc_comm_split(abc_comm *comm, int color, int key, abc_comm **newcomm);
-/* Release. Not collective: returns once peers have stopped reading this rank's memory. Requests must be complete. NULL is allowed.
+/*
+ * Release. Not collective: returns once peers have stopped reading this rank's memory. ABC_ERR_STATE, and nothing is released,
+ * while a request is in progress or not freed. Otherwise all is released, and the status is that of the failure if there was one.
+ * NULL is allowed.
  */
 ABC_API int abc_comm_destroy(abc_comm *comm);
 /* End the communicator on all ranks now; never blocks; every operation in progress returns ABC_ERR_ABORTED. destroy is still due.
@@ -148,7 +157,7 @@ ABC_API int abc_comm_load_plan(abc_comm *comm, const char *json, int check);
  */
 
 /*
- * Allocate memory that other ranks of this machine can read without a copy ("arena"). Page-aligned, zeroed on first use, usable
+ * Allocate memory that other ranks of this machine can read without a copy ("arena"). Page-aligned, with undefined contents, usable
  * with every communicator of the process, also before any exists. A child made by fork() shares it. free accepts NULL; freeing a
  * buffer that an operation uses is an error of the caller.
  */
@@ -170,7 +179,8 @@ ABC_API int abc_op_free(abc_op op);
 /* Pass as input (or as output, for an input that is also the output) to work in place. */
 #define ABC_IN_PLACE ((const void *)(intptr_t)-1)
 
-/* Runs after the request has completed, on the thread that completed it; may start operations, must not wait for any. */
+/* Runs when the operation is over, on the thread that drove it to its end, before test and wait say so; may start operations, must
+ * not wait for any. */
 typedef void (*abc_callback)(abc_request *request, int status, void *context);
 
 /* One operation with all its options. Fill with abc_call_init, then set what differs. */
