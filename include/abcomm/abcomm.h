@@ -153,8 +153,7 @@ ABC_API int abc_comm_error(const abc_comm *comm, char *text, size_t capacity);
  */
 ABC_API int abc_comm_load_plan(abc_comm *comm, const char *json, int check);
 
-/* ---- Memory that peers read directly ------------------------------------------------------------------------------------------
- */
+/* ---- Memory that peers read directly ------------------------------------------------------------------------------- */
 
 /*
  * Allocate memory that other ranks of this machine can read without a copy ("arena"). Page-aligned, with undefined contents, usable
@@ -164,8 +163,7 @@ ABC_API int abc_comm_load_plan(abc_comm *comm, const char *json, int check);
 ABC_API int abc_mem_alloc(size_t bytes, void **ptr);
 ABC_API int abc_mem_free(void *ptr);
 
-/* ---- Operations ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- Operations ---------------------------------------------------------------------------------------------------- */
 
 /*
  * User-defined reduction: inout[i] = in[i] (op) inout[i] for i < count; `in` stands for lower ranks. Must be associative. Called by
