@@ -1,0 +1,180 @@
+/*
+ * test_threads.c - ranks as threads of one process, for ThreadSanitizer: it sees every store and load of the protocol here, which
+ * it cannot between processes. All collectives, sizes on both sides of each limit, requests, the progress thread, split, threads
+ * that share a communicator, abort and mismatch. Everything in this one process, without a fork, so that the sanitizer's report has
+ * one reader.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "board.h"
+#include "cases.h"
+#include "run_case.h"
+
+#define RANKS 4
+#define CASES 150
+
+static struct one_case cases[CASES];
+static size_t largest;
+
+static bool some_cases(struct rank *r)
+{
+    struct buffers b;
+    bool ok = buffers_open(r, &b, largest);
+    for (int i = 0; i < CASES && ok; i++)
+        ok = run_case(r, &b, &cases[i]);
+    if (ok)
+        buffers_close(&b);
+    return ok;
+}
+
+static bool some_requests(struct rank *r)
+{
+    bool ok = true;
+    for (int round = 0; round < 10 && ok; round++) {
+        abc_request *q[20];
+        int32_t x[20][300], sum[20][300];
+        for (int i = 0; i < 20 && ok; i++) {
+            for (int k = 0; k < 300; k++)
+                x[i][k] = i + k * round;
+            ok = check_status(r, abc_allreduce_start(x[i], sum[i], (uint64_t)(i % 3 ? 300 : 4), ABC_I32, ABC_SUM, r->comm, &q[i]),
+                              ABC_OK, "start");
+        }
+        for (int i = 20; i-- > 0 && ok;) {
+            while (round & 1 && abc_test(q[i]) == ABC_PENDING)
+                ;
+            ok = check_status(r, abc_wait(&q[i]), ABC_OK, "wait");
+            for (int k = 0; k < (i % 3 ? 300 : 4) && ok; k++)
+                ok = check(r, sum[i][k] == x[i][k] * r->nranks, "request %d element %d", i, k);
+        }
+    }
+    return ok;
+}
+
+struct helper {
+    struct rank *r;
+    int status;
+};
+
+/* Two threads of a rank make equal calls on one communicator, without an order between them. */
+static void *same_calls(void *argument)
+{
+    struct helper *h = argument;
+    for (int i = 0; i < 60 && h->status == ABC_OK; i++) {
+        int32_t x = 5, sum = 0;
+        h->status = abc_allreduce(&x, &sum, 1, ABC_I32, ABC_SUM, h->r->comm);
+        if (h->status == ABC_OK && sum != 5 * h->r->nranks)
+            h->status = ABC_ERR_INTERNAL;
+    }
+    return NULL;
+}
+
+static bool two_threads(struct rank *r)
+{
+    struct helper a = {r, ABC_OK}, b = {r, ABC_OK};
+    pthread_t thread;
+    if (!check(r, pthread_create(&thread, NULL, same_calls, &b) == 0, "no thread"))
+        return false;
+    same_calls(&a);
+    pthread_join(thread, NULL);
+    return check_status(r, a.status, ABC_OK, "one thread") && check_status(r, b.status, ABC_OK, "the other");
+}
+
+static bool some_splits(struct rank *r)
+{
+    bool ok = true;
+    for (int i = 0; i < 5 && ok; i++) {
+        abc_comm *part = NULL;
+        int32_t one = 1, sum = 0;
+        ok = check_status(r, abc_comm_split(r->comm, r->rank & 1, -r->rank, &part), ABC_OK, "split");
+        ok = ok && check_status(r, abc_allreduce(&one, &sum, 1, ABC_I32, ABC_SUM, part), ABC_OK, "part") &&
+             check(r, sum == RANKS / 2, "part");
+        ok = ok && check_status(r, abc_comm_destroy(part), ABC_OK, "destroy");
+    }
+    return ok;
+}
+
+/* The last act: one rank aborts while the others wait, or calls something else. */
+static bool the_end(struct rank *r, bool mismatch)
+{
+    int32_t x[8] = {0}, y[8];
+    abc_comm *c = NULL;
+    bool ok = check_status(r, abc_comm_split(r->comm, 0, 0, &c), ABC_OK, "split");
+    int wanted = mismatch ? ABC_ERR_MISMATCH : ABC_ERR_ABORTED, status = wanted;
+    if (ok && mismatch)
+        status = abc_allreduce(x, y, r->rank == 1 ? 8 : 4, ABC_I32, ABC_SUM, c);
+    else if (ok && r->rank == 1)
+        ok = check_status(r, abc_comm_abort(c, "enough"), ABC_OK, "abort");
+    else if (ok)
+        status = abc_allreduce(x, y, 4, ABC_I32, ABC_SUM, c);
+    ok = ok && check_status(r, status, wanted, "the end");
+    return check_status(r, abc_comm_destroy(c), wanted, "destroy says so") && ok;
+}
+
+struct seat {
+    struct board *board;
+    int rank, progress;
+};
+
+static void *be_rank(void *argument)
+{
+    const struct seat *seat = argument;
+    struct rank r = {
+        .rank = seat->rank, .nranks = RANKS, .threads = true, .board = seat->board, .random = (uint64_t)seat->rank + 1};
+    bool ok = check_status(&r, rank_create(&r, seat->progress, 0, &r.comm), ABC_OK, "create");
+    ok = ok && some_cases(&r) && some_requests(&r) && two_threads(&r) && some_splits(&r) && the_end(&r, true) && the_end(&r, false);
+    ok = ok && check_status(&r, abc_comm_destroy(r.comm), ABC_OK, "destroy");
+    check(&r, ok, "failed");
+    return NULL;
+}
+
+static bool round_of(int progress)
+{
+    struct board *board = board_make();
+    struct seat seat[RANKS];
+    pthread_t thread[RANKS];
+    bool ok = true;
+    if (!board)
+        return false;
+    board->timeout = 60;
+    for (int i = 0; i < RANKS; i++) {
+        seat[i] = (struct seat){board, i, progress};
+        if (pthread_create(&thread[i], NULL, be_rank, &seat[i]) != 0)
+            abort();
+    }
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(thread[i], NULL);
+    for (int i = 0; i < RANKS; i++)
+        if (atomic_load(&board->note[i].failed)) {
+            printf("    rank %d: %s [while: %s]\n", i, board->note[i].failure, board->note[i].doing);
+            ok = false;
+        }
+    printf("%s ranks as threads%s\n", ok ? "ok    " : "FAILED", progress ? ", progress threads" : "");
+    board_free(board);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    options_read(argc, argv, &o);
+    struct sample *s = sample_open(o.seed);
+    setenv("ABCOMM_CHUNK", "16K", 0);
+    for (int i = 0; i < CASES; i++) {
+        struct vector v = {{0}};
+        v.level[D_RANKS] = RANKS - 1;
+        v.level[D_CHUNK] = 2;
+        sample_case(s, &v, true);
+        case_of(&v, o.seed + (uint64_t)i, &cases[i]);
+        size_t need = case_bytes(&cases[i], RANKS);
+        largest = need > largest ? need : largest;
+    }
+    sample_close(s);
+    ops_open();
+    bool ok = round_of(0) && round_of(1);
+    ops_close();
+    return !ok;
+}
