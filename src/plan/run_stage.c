@@ -117,7 +117,7 @@ static int swap_half(struct abci_engine *e, struct abci_instance *inst)
     if ((int32_t)(e->reads_over - (inst->sequence - ABCI_SWAP_PAIRS)) < 0)
         return ABC_PENDING;
     int peer = 1 - e->shm->rank;
-    if (!abci_shm_peer_done(&e->shm->peer[peer], inst->sequence - 2 * ABCI_SWAP_PAIRS) && !abci_mutated("c5_half_reused_early")) {
+    if (!abci_shm_peer_done(&e->shm->peer[peer], inst->sequence - 2 * ABCI_SWAP_PAIRS) && !abci_mutated("c5_swap_reused_early")) {
         abci_blocked_by(e, peer);
         return ABC_PENDING;
     }

@@ -18,7 +18,7 @@ static const struct {
     {"callback_free", check_callback_free},
     {"sleeper_rung", check_sleeper_rung},
     {"slots_wait", check_slots_wait},
-    {"halves_wait", check_halves_wait},
+    {"swaps_wait", check_swaps_wait},
     {"regions_wait", check_regions_wait},
     {"calls_compared", check_calls_compared},
     {"last_look", check_last_look},

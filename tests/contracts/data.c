@@ -51,8 +51,8 @@ static int staging_waits(struct rank *r)
     return staged_broadcasts(r, ABCI_SLOTS - 1, 60);
 }
 
-/* Two ranks swap halves of a pair, more have regions of their own. */
-int check_halves_wait(void)
+/* Two ranks swap staging, more have regions of their own. */
+int check_swaps_wait(void)
 {
     return run_processes(2, staging_waits);
 }

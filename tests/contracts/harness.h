@@ -53,7 +53,7 @@ void destroy(struct rank *r, abc_comm *comm);
 int check_copy_before_publish(void); /* data.c */
 int check_every_block(void);
 int check_slots_wait(void);
-int check_halves_wait(void);
+int check_swaps_wait(void);
 int check_regions_wait(void);
 int check_calls_compared(void);
 int check_arena_offsets(void);

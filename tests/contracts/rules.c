@@ -1,5 +1,4 @@
 /* rules.c - contracts about form: step kinds, sizes of structs, the exchange, event records, and what all ranks must hold alike. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,17 +108,9 @@ int check_events(void)
 
 /* ---- C16 ---- */
 
-/* The ranks see different machines: the last one may use a single CPU. All must hold rank 0's constants nevertheless. */
+/* Only ranks 0 and 1 measure, and not the same; all must hold rank 0's constants nevertheless. */
 static int constants(struct rank *r)
 {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    sched_getaffinity(0, sizeof one, &one);
-    if (r->rank == r->nranks - 1)
-        for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; cpu++)
-            if (CPU_ISSET(cpu, &one) && kept++)
-                CPU_CLR(cpu, &one);
-    sched_setaffinity(0, sizeof one, &one);
     abc_comm *comm = must_create(r, 2);
     if (!comm)
         return 1;
