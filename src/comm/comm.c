@@ -279,7 +279,7 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_machine *machine,
     }
     if (status == ABC_OK) {
         apply_settings(&comm->engine, machine);
-        if (comm->engine.machine.remote_from)
+        if (strcmp(abci_setting_string(ABCI_SET_PVR), "off") != 0) /* a peer may publish that way even if this rank never does */
             status = abci_engine_allow_remote(&comm->engine);
     }
     if (status == ABC_OK)
