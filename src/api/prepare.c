@@ -123,6 +123,7 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
     q->callback_context = c->callback_context;
     q->tag = c->tag;
     q->backup = NULL;
+    q->plain = !c->callback && !c->algorithm && !c->preserve && c->timeout == 0 && c->tag == 0;
 }
 
 int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)

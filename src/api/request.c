@@ -52,6 +52,14 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
     return report(&q, status);
 }
 
+int abci_run_late(abc_comm *comm, const abc_call *call)
+{
+    struct abc_request q;
+    q.heap = q.persistent = false;
+    abci_prepare(comm, call, &q); /* cannot fail: it is the call that was prepared before */
+    return report(&q, abci_engine_run_late(&comm->engine, &q));
+}
+
 static int create(abc_comm *comm, const abc_call *call, bool persistent, abc_request **request)
 {
     if (!request)

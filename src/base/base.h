@@ -152,6 +152,8 @@ void abci_cpu_refresh(void);
 /* Parts of the above: CPUs of the affinity mask; CPUs that the cgroups below `root` ("" or a folder of fake files) grant, 0: no
  * limit. */
 int abci_cpu_affinity(void);
+/* The first 1024 CPUs of the affinity mask as bits. */
+void abci_cpu_mask(uint64_t mask[16]);
 double abci_cpu_quota(const char *root);
 
 /* Seconds of the monotonic clock. */

@@ -40,6 +40,17 @@ int abci_cpu_affinity(void)
     return online > 0 ? (int)online : 1;
 }
 
+void abci_cpu_mask(uint64_t mask[16])
+{
+    cpu_set_t set;
+    memset(mask, 0, 16 * sizeof mask[0]);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) /* more than 1024 CPUs: then the first ones count */
+        memset(&set, 0xff, sizeof set);
+    for (int cpu = 0; cpu < CPUS_FIRST; cpu++)
+        if (CPU_ISSET(cpu, &set))
+            mask[cpu / 64] |= 1ull << (cpu % 64);
+}
+
 /* First line of a file. */
 static bool read_line(const char *path, char *line, size_t capacity)
 {

@@ -24,6 +24,8 @@ struct card {
     unsigned char token[32]; /* of rank 0: strangers on the socket do not know it */
     char settings[1024];
     char hostname[64];
+    uint64_t cpus[16]; /* that this rank may run on */
+    double quota;      /* CPUs that its cgroup grants, 0: no limit */
 };
 
 /* ... and after mapping each other. */
@@ -54,6 +56,8 @@ static int fill_card(struct card *c, const struct abci_shm *shm, int *listen_fd)
     snprintf(c->hostname, sizeof c->hostname, "%s", abci_hostname());
     c->control_offset = shm->control_offset;
     boot_id(c->host);
+    abci_cpu_mask(c->cpus);
+    c->quota = abci_cpu_quota("");
     if (shm->rank != 0)
         return ABC_OK;
     if (getrandom(c->token, sizeof c->token, 0) != sizeof c->token || getrandom(&c->creation, sizeof c->creation, 0) < 0)
@@ -95,6 +99,23 @@ static int compare_cards(const struct card *all, int nranks)
         return abci_error(ABC_ERR_VERSION, "job settings differ: rank 0 has %s, rank %d has %s", mine, r, theirs);
     }
     return ABC_OK;
+}
+
+/* CPUs that the ranks have together: each may be bound to one of its own. */
+static double shared_cpus(const struct card *all, int nranks)
+{
+    int count = 0;
+    double quota = 0;
+    for (int word = 0; word < 16; word++) {
+        uint64_t any = 0;
+        for (int r = 0; r < nranks; r++)
+            any |= all[r].cpus[word];
+        count += __builtin_popcountll(any);
+    }
+    for (int r = 0; r < nranks; r++)
+        if (all[r].quota > 0 && (quota == 0 || all[r].quota < quota))
+            quota = all[r].quota;
+    return quota > 0 && quota < count ? quota : count > 0 ? count : 1;
 }
 
 /* Attach every peer's segment and find its control block. Closes what it does not keep. */
@@ -148,6 +169,7 @@ static int connect_peers(struct abci_shm *shm, const abc_exchange *x, double dea
         status = gathered;
     if (status == ABC_OK)
         status = compare_cards(all, shm->nranks);
+    shm->cpus = status == ABC_OK ? shared_cpus(all, shm->nranks) : 1;
     if (status != ABC_OK)
         return status;
     struct abci_passed *passed = abci_alloc(sizeof *passed * (size_t)shm->nranks);
@@ -176,7 +198,7 @@ static int agree(struct abci_shm *shm, const abc_exchange *x, double deadline, i
         if (strcmp(abci_setting_string(ABCI_SET_PVR), "off") != 0)
             abci_shm_try_remote(shm);
         abci_probe(shm, &mine.machine);
-        double crowding = (double)shm->nranks / abci_cpu_available(); /* rank 0's holds, like the rest of its constants */
+        double crowding = (double)shm->nranks / shm->cpus; /* rank 0's holds, like the rest of its constants */
         mine.machine.price.crowding = crowding > 1 ? crowding : 1;
         for (int r = 0; r < shm->nranks; r++)
             if (shm->peer[r].readable)

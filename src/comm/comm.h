@@ -20,7 +20,7 @@ struct abc_comm {
     uint32_t splits;           /* so far: the same on all ranks */
     uint32_t epoch;            /* hash that seeds the chain */
     _Atomic uint32_t live;     /* started or persistent requests that the caller has not freed */
-    pthread_mutex_t lock;      /* guards spare and chooser */
+    pthread_mutex_t lock;      /* guards spare */
     struct abc_request *spare; /* freed requests, kept so that starting allocates nothing */
     bool has_thread;
     pthread_t thread;

@@ -94,6 +94,7 @@ static int split(struct abc_comm *parent, int color, int key, struct ticket *all
         return status;
     }
     shm->remote_for_all = parent->shm->remote_for_all;
+    shm->cpus = parent->shm->cpus;
     uint32_t epoch = parent->epoch * 2654435761u ^ (uint32_t)(color + 1) ^ parent->splits << 8;
     return abci_comm_assemble(shm, &parent->engine.machine, epoch, parent->timeout, parent->has_thread, newcomm);
 }

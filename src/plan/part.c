@@ -33,6 +33,13 @@ enum abci_width abci_part_width(abc_collective coll, int buffer)
     return ABCI_NARROW;
 }
 
+/* Distance of the blocks of a wide area: whole lines, but nothing between blocks that are small enough to travel in a header. */
+static uint64_t stride(const struct abci_shape *shape)
+{
+    uint64_t n = shape->length * shape->element;
+    return n <= ABCI_PACKED / shape->nranks ? n : round_line(n);
+}
+
 /* Element of the chunk at which narrow block `block` begins. Lines are dealt while every owner gets one, else elements. */
 static uint64_t narrow_start(const struct abci_shape *shape, uint64_t block)
 {
@@ -59,7 +66,7 @@ struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, in
     if (abci_part_width(shape->collective, buffer) == ABCI_SINGLE)
         b = 0;
     range.user = (b * shape->count + shape->first) * size;
-    range.area = b * round_line(range.bytes);
+    range.area = b * stride(shape);
     return range;
 }
 
@@ -67,13 +74,18 @@ bool abci_part_joined(const struct abci_shape *shape, int buffer)
 {
     if (abci_part_width(shape->collective, buffer) != ABCI_WIDE)
         return true;
-    return shape->length == shape->count && shape->length * shape->element % ABCI_LINE == 0;
+    return shape->length == shape->count && stride(shape) == shape->length * shape->element;
+}
+
+uint64_t abci_part_end(const struct abci_shape *shape, int buffer)
+{
+    uint64_t one = shape->length * shape->element;
+    return abci_part_width(shape->collective, buffer) == ABCI_WIDE ? (shape->nranks - 1) * stride(shape) + one : one;
 }
 
 uint64_t abci_part_area(const struct abci_shape *shape, int buffer)
 {
-    uint64_t one = round_line(shape->length * shape->element);
-    return abci_part_width(shape->collective, buffer) == ABCI_WIDE ? shape->nranks * one : one;
+    return round_line(abci_part_end(shape, buffer));
 }
 
 /* Elements that are never cut apart, and how many chunks of at most chunk_bytes there are. Chunks are nearly equal: no small rest.

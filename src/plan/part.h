@@ -12,6 +12,8 @@
 
 #include "plan/plan.h"
 
+#define ABCI_PACKED 212 /* wide areas up to so many bytes have no gaps between blocks */
+
 /* One instance of a plan on concrete sizes; elements. */
 struct abci_shape {
     abc_collective collective;
@@ -35,7 +37,8 @@ enum abci_width abci_part_width(abc_collective coll, int buffer);
 struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, int block);
 /* True when `count` blocks from `block` on lie one after another in both layouts, so that they may be handled as one range. */
 bool abci_part_joined(const struct abci_shape *shape, int buffer);
-/* Bytes of an area that holds the buffer's chunk (64-byte multiple). */
+/* End of the last block in an area, and the bytes of an area that holds them (64-byte multiple). */
+uint64_t abci_part_end(const struct abci_shape *shape, int buffer);
 uint64_t abci_part_area(const struct abci_shape *shape, int buffer);
 /* Number of chunks, and the n-th chunk's range, for chunks of at most `chunk_bytes` of a narrow buffer or of all blocks together.
  */

@@ -112,6 +112,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     e->queue_end = &e->queue;
     e->suspect = -1;
     e->pipeline = (int)abci_setting_int(ABCI_SET_PIPELINE);
+    abci_tokens_open(e);
     shm->control->epoch = seed; /* `abcomm inspect` matches the ends of a communicator by it */
     int status = open_events(shm);
     if (status != ABC_OK)
@@ -475,14 +476,9 @@ int abci_engine_wait(struct abci_engine *e, struct abc_request *q)
     return q->status;
 }
 
-int abci_engine_run(struct abci_engine *e, struct abc_request *q)
+/* The claim is ours and everything that was started before is queued. */
+static int run_claimed(struct abci_engine *e, struct abc_request *q)
 {
-    if (!try_claim(e)) {
-        push_inbox(e, q);
-        abci_shm_ring(e->shm->control); /* the holder may sleep on the doorbell: let it see the inbox */
-        return abci_engine_wait(e, q);
-    }
-    take_inbox(e);
     begin(q);
     q->counted = false;
     q->next = NULL;
@@ -491,6 +487,34 @@ int abci_engine_run(struct abci_engine *e, struct abc_request *q)
     drive(e, q);
     release_claim(e);
     return ABCI_LIKELY(state_of(q) == ABCI_REQUEST_COMPLETE) ? q->status : abci_engine_wait(e, q);
+}
+
+int abci_engine_run(struct abci_engine *e, struct abc_request *q)
+{
+    if (!try_claim(e)) {
+        push_inbox(e, q);
+        abci_shm_ring(e->shm->control); /* the holder may sleep on the doorbell: let it see the inbox */
+        return abci_engine_wait(e, q);
+    }
+    take_inbox(e);
+    if (q->plain)
+        abci_tiny_learn(e, q);
+    return run_claimed(e, q);
+}
+
+int abci_engine_run_tiny(struct abci_engine *e, const void *in, void *out, uint64_t count, abc_type type, abc_op op)
+{
+    if (!try_claim(e))
+        return ABC_PENDING;
+    int status = abci_tiny_like(e, in, out, count, type, op) ? abci_tiny_run(e, in, out) : ABC_PENDING;
+    if (status != ABCI_LATE)
+        release_claim(e);
+    return status;
+}
+
+int abci_engine_run_late(struct abci_engine *e, struct abc_request *q)
+{
+    return run_claimed(e, q);
 }
 
 void abci_engine_start(struct abci_engine *e, struct abc_request *q)

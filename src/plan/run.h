@@ -71,7 +71,15 @@ struct abc_request {
     void *backup; /* preserve: copy of in-place input */
     uint64_t backup_bytes;
     bool in_place, persistent, heap, counted;
+    bool plain; /* no option differs from the defaults */
     int tag;
+};
+
+/* run_tiny.c: the last call that fits a header, kept for the next one like it. bytes 0: nothing. */
+#define ABCI_TINY_MAX ABCI_INLINE_HEADER
+struct abci_tiny {
+    uint32_t bytes;
+    struct abc_request like; /* the call as it was prepared; its buffers mean nothing any more */
 };
 
 struct abci_instance;
@@ -100,6 +108,8 @@ struct abci_engine {
     struct abci_instance *instance; /* [ABCI_SLOTS] */
     uint32_t active;                /* bit slot: instance in flight */
     struct abci_region *regions;
+    uint8_t token[2 * ABCI_SWAPS]; /* staging tokens that are this rank's to write, latest last */
+    int tokens;
     uint16_t *blocked; /* peers that the last pass waited for */
     int nblocked;
     struct abci_waiting waiting;
@@ -109,6 +119,8 @@ struct abci_engine {
     char *gather;           /* header payloads longer than a line */
     char *remote;           /* tiles read by process_vm_readv */
     int status;             /* ABC_OK, or why the communicator ended */
+    bool header_stored;     /* run_tiny.c has stored the header of next_sequence */
+    struct abci_tiny tiny;
 };
 
 int abci_engine_open(struct abci_engine *engine, struct abci_shm *shm, uint32_t seed);
@@ -117,6 +129,14 @@ void abci_engine_close(struct abci_engine *engine);
 int abci_engine_allow_remote(struct abci_engine *engine);
 /* Run a prepared request to its end on this thread; returns its status. */
 int abci_engine_run(struct abci_engine *engine, struct abc_request *request);
+/*
+ * The same for an allreduce like the last one that fits a line, prepared already. ABC_OK; ABC_PENDING: nothing has happened;
+ * ABCI_LATE: the header is stored, a peer is late, the claim stays with the caller, who must go on with the same call by
+ * abci_engine_run_late.
+ */
+#define ABCI_LATE 2
+int abci_engine_run_tiny(struct abci_engine *engine, const void *in, void *out, uint64_t count, abc_type type, abc_op op);
+int abci_engine_run_late(struct abci_engine *engine, struct abc_request *request);
 /* Start without blocking; wait and test below complete it. */
 void abci_engine_start(struct abci_engine *engine, struct abc_request *request);
 int abci_engine_wait(struct abci_engine *engine, struct abc_request *request);

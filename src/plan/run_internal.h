@@ -23,7 +23,9 @@ struct abci_instance {
     uint8_t flags;              /* of the own header */
     uint8_t mode[2];            /* enum abci_mode of IN, OUT */
     struct abci_region *region; /* borrowed, or NULL */
-    uint64_t staging_offset;    /* of tmp in the segment that the header's flags name */
+    uint64_t staging_offset;    /* of tmp in the segment that holds the token, or the own one */
+    uint8_t token;              /* own staging token + 1, or 0 */
+    uint8_t gained;             /* token + 1 that is this rank's when its reads are over, or 0 */
     char *stage[2];             /* own staging areas of IN, OUT */
     char *tmp;                  /* own temporaries */
     uint64_t tmp_area;          /* bytes of one */
@@ -51,7 +53,16 @@ int abci_issue(struct abci_engine *e);
 
 /* run_stage.c: decide how peers reach each buffer and find staging for it. ABC_PENDING when all staging is in use. */
 int abci_lay_out(struct abci_engine *e, struct abci_instance *inst);
+void abci_tokens_open(struct abci_engine *e);
 void abci_regions_free(struct abci_engine *e);
+
+/* The hash over all calls up to and including this one. */
+uint32_t abci_chained(uint32_t chain, const struct abci_call_id *id);
+
+/* run_tiny.c; run's status: ABC_OK, ABC_PENDING (nothing has happened), ABCI_LATE (the header is stored). */
+void abci_tiny_learn(struct abci_engine *e, const struct abc_request *request);
+bool abci_tiny_like(const struct abci_engine *e, const void *in, const void *out, uint64_t count, abc_type type, abc_op op);
+int abci_tiny_run(struct abci_engine *e, const void *in, void *out);
 
 /* run_step.c: advance one instance. 1 moved, 0 not now, negative: the communicator has failed. */
 int abci_advance(struct abci_engine *e, struct abci_instance *inst);

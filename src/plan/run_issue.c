@@ -14,6 +14,13 @@ static uint32_t mix(uint32_t h, uint32_t v)
     return h ^ h >> 15;
 }
 
+uint32_t abci_chained(uint32_t chain, const struct abci_call_id *id)
+{
+    chain = mix(chain, (uint32_t)id->collective | (uint32_t)id->type << 8 | (uint32_t)id->op << 16);
+    chain = mix(chain, id->root ^ id->algorithm);
+    return mix(chain, (uint32_t)id->count ^ (uint32_t)(id->count >> 32) * 0x85ebca6bu);
+}
+
 /* All peers must be done with the operation that used the slot 16 sequences ago. */
 static bool slot_free(struct abci_engine *e, uint32_t sequence)
 {
@@ -38,14 +45,14 @@ static bool slot_free(struct abci_engine *e, uint32_t sequence)
 static uint8_t inline_flags(const struct abci_instance *inst)
 {
     const struct abci_runnable *run = inst->run;
-    uint64_t in = run->publishes_in ? abci_part_area(&inst->shape, ABCI_IN) : 0;
-    uint64_t out = run->publishes_out || run->plan->ntmp ? abci_part_area(&inst->shape, ABCI_OUT) : 0;
+    uint64_t in = run->publishes_in ? abci_part_end(&inst->shape, ABCI_IN) : 0;
+    uint64_t out = run->publishes_out || run->plan->ntmp ? abci_part_end(&inst->shape, ABCI_OUT) : 0;
     if ((run->publishes_in && !run->in_by_lead) || in > ABCI_INLINE_HEADER || out > ABCI_INLINE_COUNTER ||
         ((run->publishes_out || run->plan->ntmp) && !run->single_values))
         return 0;
-    if (run->plan->ntmp && abci_part_area(&inst->shape, ABCI_TMP) > ABCI_INLINE_COUNTER)
+    if (run->plan->ntmp && abci_part_end(&inst->shape, ABCI_TMP) > ABCI_INLINE_COUNTER)
         return 0;
-    return ABCI_HEADER_PAYLOAD | ABCI_COUNTER_PAYLOAD;
+    return ABCI_COUNTER_PAYLOAD | (run->lead ? ABCI_HEADER_PAYLOAD : 0);
 }
 
 /* Copy the blocks of a buffer that the leading steps publish to `to`, laid out as an area. */
@@ -66,7 +73,7 @@ static void gather_lead(const struct abci_instance *inst, char *to)
 static void fill_payload(const struct abci_instance *inst, struct abci_header_slot *slot)
 {
     char bytes[ABCI_INLINE_HEADER];
-    uint64_t n = abci_part_area(&inst->shape, ABCI_IN);
+    uint64_t n = abci_part_end(&inst->shape, ABCI_IN);
     gather_lead(inst, bytes);
     memcpy(slot->head.payload, bytes, n < 32 ? n : 32);
     for (uint64_t line = 0, at = 32; at < n; line++, at += 60) {
@@ -88,6 +95,7 @@ static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
             h->base[b] = inst->staging_offset + (uint64_t)(inst->stage[b] - inst->tmp);
     }
     h->region = (uint32_t)(inst->staging_offset / ABCI_LINE);
+    h->token = inst->token;
     bool eager = inst->mode[ABCI_IN] != ABCI_MODE_STAGED || abci_part_area(&inst->shape, ABCI_IN) <= ABCI_EAGER;
     if (!inst->run->lead || !eager)
         return;
@@ -112,10 +120,9 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
     h->count = inst->id.count;
     h->chain = inst->chain;
     h->done = e->reads_over;
-    if (inst->flags & ABCI_HEADER_PAYLOAD) {
-        if (inst->run->lead)
+    if (inst->flags & ABCI_COUNTER_PAYLOAD) {
+        if (inst->flags & ABCI_HEADER_PAYLOAD)
             fill_payload(inst, slot);
-        inst->first = inst->run->lead;
         h->counter0 = inst->run->lead_value;
     } else {
         fill_descriptors(inst, h);
@@ -123,13 +130,6 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
     atomic_store_explicit(&h->sequence, inst->sequence,
                           abci_mutated("c10_relaxed_header") ? memory_order_relaxed : memory_order_release); /* pairs with verify */
     abci_shm_notify(e->shm);
-}
-
-static uint32_t chained(uint32_t chain, const struct abci_call_id *id)
-{
-    chain = mix(chain, (uint32_t)id->collective | (uint32_t)id->type << 8 | (uint32_t)id->op << 16);
-    chain = mix(chain, id->root ^ id->algorithm);
-    return mix(chain, (uint32_t)id->count ^ (uint32_t)(id->count >> 32) * 0x85ebca6bu);
 }
 
 int abci_issue(struct abci_engine *e)
@@ -151,6 +151,7 @@ int abci_issue(struct abci_engine *e)
     memset(inst->verified, 0, sizeof inst->verified[0] * (size_t)((e->shm->nranks + 63) / 64));
     inst->flags = inline_flags(inst);
     inst->region = NULL;
+    inst->token = inst->gained = 0;
     if (inst->flags) {
         inst->mode[ABCI_IN] = inst->mode[ABCI_OUT] = ABCI_MODE_NONE;
         inst->tmp = inst->tiny;
@@ -162,7 +163,7 @@ int abci_issue(struct abci_engine *e)
     }
     inst->id = q->id;
     inst->id.sequence = sequence;
-    inst->chain = e->chain = chained(e->chain, &inst->id);
+    inst->chain = e->chain = abci_chained(e->chain, &inst->id);
     inst->state = ABCI_INSTANCE_STEPS;
     e->active |= 1u << (sequence % ABCI_SLOTS);
     e->next_sequence = sequence + 1;
@@ -172,6 +173,12 @@ int abci_issue(struct abci_engine *e)
         e->queue = q->next;
         if (!e->queue)
             e->queue_end = &e->queue;
+    }
+    if (inst->flags & ABCI_HEADER_PAYLOAD)
+        inst->first = inst->run->lead;
+    if (e->header_stored) {
+        e->header_stored = false; /* run_tiny.c has stored the same bytes and noted the start */
+        return 1;
     }
     store_header(e, inst);
     if (q->issued == 1)

@@ -2,11 +2,11 @@
  * run_stage.c - stage 3: memory in which an instance shows blocks that peers cannot read where they are. Runs under the claim;
  * allocates only when staging has to grow.
  *
- * Two ranks swap: staging comes in pairs of halves, and the halves of a pair change writers each time the pair comes round, so that
- * a rank always writes where it has read last. A line that the other core has read must be fetched back before its owner may write
- * it (8 GB/s between distant cores, measured); a line that this core has just read is in its own cache. It also needs no flag that
- * says "free": a half is free for its next writer when that rank itself has read it. More ranks borrow regions of their own, last
- * in, first out.
+ * Two ranks pass tokens: pieces of staging that belong to whoever has read them last, so that a rank writes where it has read. A
+ * line that the other core has read must be fetched back before its owner may write it (8 GB/s between distant cores, measured); a
+ * line that this core has just read is in its own cache. It needs no flag that says "free": whoever has read a token's block owns
+ * the token. A rank that only writes runs out of tokens and then, like ranks of larger communicators always, borrows regions of its
+ * own, last in, first out.
  */
 #include "plan/run_internal.h"
 
@@ -106,27 +106,22 @@ static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instan
     return ABCI_MODE_STAGED;
 }
 
-/*
- * The half of this sequence that this rank writes: free once this rank's own reads of its last round are over, and the peer's reads
- * of the round before that. The second is known from the peer's headers unless only one side publishes, as in a row of broadcasts.
- */
-static int swap_half(struct abci_engine *e, struct abci_instance *inst)
+/* Take the token that this rank has read most recently. */
+static void take_token(struct abci_engine *e, struct abci_instance *inst)
 {
-    uint32_t pair = inst->sequence % ABCI_SWAP_PAIRS, round = inst->sequence / ABCI_SWAP_PAIRS;
-    int half = (int)((round + (uint32_t)e->shm->rank) & 1);
-    if ((int32_t)(e->reads_over - (inst->sequence - ABCI_SWAP_PAIRS)) < 0)
-        return ABC_PENDING;
-    int peer = 1 - e->shm->rank;
-    if (!abci_shm_peer_done(&e->shm->peer[peer], inst->sequence - 2 * ABCI_SWAP_PAIRS) && !abci_mutated("c5_swap_reused_early")) {
-        abci_blocked_by(e, peer);
-        return ABC_PENDING;
-    }
-    uint64_t at = (uint64_t)pair * ABCI_SWAP_BYTES + SWAP_SHIFT;
-    inst->tmp = e->shm->swap[half] + at;
-    inst->staging_offset = e->shm->peer[half].control->swap_offset + at;
-    if (half != e->shm->rank)
-        inst->flags |= ABCI_HEADER_SWAPPED;
-    return ABC_OK;
+    int token = e->token[--e->tokens], home = token / ABCI_SWAPS;
+    if (abci_mutated("c5_swap_reused_early"))
+        e->tokens++;
+    uint64_t at = (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES + SWAP_SHIFT;
+    inst->tmp = e->shm->swap[home] + at;
+    inst->staging_offset = e->shm->peer[home].control->swap_offset + at;
+    inst->token = (uint8_t)(token + 1);
+}
+
+void abci_tokens_open(struct abci_engine *e)
+{
+    for (int i = 0; i < ABCI_SWAPS && e->shm->nranks == 2; i++)
+        e->token[e->tokens++] = (uint8_t)(e->shm->rank * ABCI_SWAPS + i);
 }
 
 static int own_region(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes)
@@ -160,8 +155,11 @@ int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
     }
     if (!needed)
         return ABC_OK;
-    bool swaps = e->shm->nranks == 2 && at <= ABCI_SWAP_BYTES - SWAP_SHIFT;
-    int status = swaps ? swap_half(e, inst) : own_region(e, inst, at ? at : ABCI_LINE);
+    int status = ABC_OK;
+    if (e->tokens > 0 && at <= ABCI_SWAP_BYTES - SWAP_SHIFT)
+        take_token(e, inst);
+    else
+        status = own_region(e, inst, at ? at : ABCI_LINE);
     for (int b = ABCI_IN; b <= ABCI_OUT && status == ABC_OK; b++)
         if (inst->mode[b] == ABCI_MODE_STAGED)
             inst->stage[b] = inst->tmp + area[b];

@@ -41,7 +41,7 @@ static int mismatch(struct abci_engine *e, const struct abci_instance *inst, int
 /* All lines of a header that carries the payload must be there. Acquire: pairs with fill_payload. */
 static bool header_complete(const struct abci_instance *inst, const struct abci_header_slot *slot)
 {
-    uint64_t n = abci_part_area(&inst->shape, ABCI_IN);
+    uint64_t n = abci_part_end(&inst->shape, ABCI_IN);
     for (uint64_t line = 0, at = 32; at < n; line++, at += 60)
         if (atomic_load_explicit(&slot->more[line].sequence, memory_order_acquire) != inst->sequence)
             return false;
@@ -64,6 +64,8 @@ static int verify(struct abci_engine *e, struct abci_instance *inst, int peer)
         return STEP_PENDING;
     if ((int32_t)(h->done - p->done) > 0)
         p->done = h->done;
+    if (!(h->flags & ABCI_COUNTER_PAYLOAD) && h->token <= 2 * ABCI_SWAPS)
+        inst->gained = h->token;
     inst->verified[peer / 64] |= 1ull << (peer % 64);
     return STEP_DONE;
 }
@@ -116,7 +118,7 @@ struct source {
 static const char *header_payload(struct abci_engine *e, const struct abci_instance *inst, int peer)
 {
     const struct abci_header_slot *slot = abci_shm_header(e->shm->peer[peer].control, inst->sequence);
-    uint64_t n = abci_part_area(&inst->shape, ABCI_IN);
+    uint64_t n = abci_part_end(&inst->shape, ABCI_IN);
     if (n <= 32)
         return (const char *)slot->head.payload;
     char *to = e->gather + (size_t)peer * 256;
@@ -134,14 +136,15 @@ static int locate(struct abci_engine *e, const struct abci_instance *inst, int p
     const struct abci_header *h = &abci_shm_header(p->control, inst->sequence)->head;
     uint64_t offset;
     out->local = NULL;
-    if (h->flags & ABCI_HEADER_PAYLOAD) {
+    if (h->flags & ABCI_COUNTER_PAYLOAD) {
         if (buffer == ABCI_IN)
             out->local = header_payload(e, inst, peer) + r.area;
         else
             out->local = (const char *)abci_shm_counter(p->control, inst->sequence, counter)->payload + r.area;
         return ABC_OK;
     }
-    struct abci_segment *segment = h->flags & ABCI_HEADER_SWAPPED ? e->shm->segment : p->segment;
+    struct abci_segment *segment =
+        h->token && h->token <= 2 * ABCI_SWAPS ? e->shm->peer[(h->token - 1) / ABCI_SWAPS].segment : p->segment;
     if (buffer >= ABCI_TMP) {
         offset = (uint64_t)h->region * ABCI_LINE + (uint64_t)(buffer - ABCI_TMP) * abci_part_area(&inst->shape, ABCI_TMP) + r.area;
     } else if (h->mode[buffer] == ABCI_MODE_REMOTE) {
@@ -405,9 +408,12 @@ static bool step_over(const struct abci_instance *inst, int32_t index)
            (index < (int32_t)(inst->first + ABCI_WINDOW) && inst->ahead >> (index - (int32_t)inst->first) & 1);
 }
 
-/* All own steps are over: this rank reads nothing more. Move the watermark over every sequence for which that holds. */
-static void reads_over(struct abci_engine *e, uint32_t sequence)
+/* All own steps are over: this rank reads nothing more; a token that it has read is its own now. Move the watermark over every
+ * sequence for which that holds. */
+static void reads_over(struct abci_engine *e, uint32_t sequence, uint8_t gained)
 {
+    if (gained && e->tokens < 2 * ABCI_SWAPS)
+        e->token[e->tokens++] = gained - 1;
     e->reads_over_mask |= 1u << (sequence - e->reads_over - 1);
     while (e->reads_over_mask & 1) {
         e->reads_over_mask >>= 1;
@@ -469,7 +475,7 @@ int abci_advance(struct abci_engine *e, struct abci_instance *inst)
         if (moved < 0)
             return moved;
         if (inst->first == inst->run->plan->nsteps) {
-            reads_over(e, inst->sequence);
+            reads_over(e, inst->sequence, inst->gained);
             inst->state = ABCI_INSTANCE_READERS;
             moved = 1;
         }

@@ -20,11 +20,11 @@ static bool register_membarrier(void)
 #endif
 }
 
-/* Two ranks stage in halves that change writers; they live as long as the control block: a late writer must find them. */
+/* Staging tokens of two ranks. They live as long as the control block: a late writer must find them. */
 static int prepare_swap(struct abci_shm *shm)
 {
     void *memory;
-    int status = abci_segment_alloc((uint64_t)ABCI_SWAP_PAIRS * ABCI_SWAP_BYTES, &memory, &shm->control->swap_offset);
+    int status = abci_segment_alloc((uint64_t)ABCI_SWAPS * ABCI_SWAP_BYTES, &memory, &shm->control->swap_offset);
     if (status == ABC_OK)
         shm->swap[shm->rank] = memory;
     return status;
@@ -78,7 +78,7 @@ int abci_shm_bind(struct abci_shm *shm, int peer, struct abci_segment *segment, 
     if (peer == 0)
         shm->failure = &p->control->failure;
     if (shm->nranks == 2)
-        shm->swap[peer] = abci_segment_at(segment, p->control->swap_offset, (uint64_t)ABCI_SWAP_PAIRS * ABCI_SWAP_BYTES);
+        shm->swap[peer] = abci_segment_at(segment, p->control->swap_offset, (uint64_t)ABCI_SWAPS * ABCI_SWAP_BYTES);
     if (shm->nranks == 2 && !shm->swap[peer])
         return abci_error(ABC_ERR_MEMORY, "the staging of rank %d cannot be mapped", peer);
     return ABC_OK;

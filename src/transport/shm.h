@@ -15,11 +15,11 @@
 #include "transport/segment.h"
 
 #define ABCI_SLOTS 16
-#define ABCI_INLINE_HEADER 212 /* payload bytes in a header's four lines: 32 + 3 * 60 */
+#define ABCI_INLINE_HEADER 212 /* payload bytes in a header's four lines: 32 + 3 * 60; as ABCI_PACKED of plan/part.h */
 #define ABCI_INLINE_COUNTER 48 /* payload bytes in a counter's line */
 #define ABCI_RECORD_MAGIC 0x61626354u
-#define ABCI_SWAP_PAIRS 2          /* of two ranks: staging halves that change writers, see run_stage.c */
-#define ABCI_SWAP_BYTES (1u << 20) /* of one half; touched as far as used */
+#define ABCI_SWAPS 2               /* of two ranks: staging tokens that each starts with, see run_stage.c */
+#define ABCI_SWAP_BYTES (1u << 20) /* of one; touched as far as used */
 
 /* The call as every rank must have made it; compared in the header, kept in the failure record. */
 struct abci_call_id {
@@ -33,15 +33,14 @@ struct abci_call_id {
 /* How peers reach a rank's buffer in this instance. */
 enum abci_mode {
     ABCI_MODE_NONE,   /* not published */
-    ABCI_MODE_STAGED, /* base: offset of the chunk's area in the owner's (ABCI_HEADER_SWAPPED: the reader's) segment */
+    ABCI_MODE_STAGED, /* base: offset of the chunk's area in the segment that holds the token, or the owner's */
     ABCI_MODE_DIRECT, /* base: offset of element 0 of the user's buffer in the owner's segment */
     ABCI_MODE_REMOTE  /* base: address of element 0 in the owner's process, for process_vm_readv */
 };
 
 enum abci_header_flags {
-    ABCI_HEADER_PAYLOAD = 1,  /* IN's area is in the header lines */
-    ABCI_COUNTER_PAYLOAD = 2, /* blocks published by counters are in the counters' lines */
-    ABCI_HEADER_SWAPPED = 4   /* staging and temporaries lie in the reader's segment */
+    ABCI_HEADER_PAYLOAD = 1, /* IN's area is in the header lines */
+    ABCI_COUNTER_PAYLOAD = 2 /* blocks published by counters are in the counters' lines */
 };
 
 /* Line 0 of an operation's header. Everything is written before `sequence` (release); readers load `sequence` first (acquire). */
@@ -60,7 +59,8 @@ struct abci_header {
             uint64_t base[2]; /* IN, OUT */
             uint32_t region;  /* temporaries, in lines of the segment */
             uint8_t mode[2];
-            uint8_t spare[10];
+            uint8_t token; /* staging token + 1 that holds the temporaries and staged areas, 0: a region of the owner */
+            uint8_t spare[9];
         };
     };
 };
@@ -103,7 +103,7 @@ struct abci_control {
     uint32_t rank, nranks, pid;
     uint64_t epoch;
     uint64_t self;                                   /* address of this block in the owner's process */
-    uint64_t swap_offset;                            /* of two ranks: this rank's halves of the staging pairs; 0: none */
+    uint64_t swap_offset;                            /* of two ranks: its staging tokens; 0: none */
     uint64_t events_offset;                          /* ring of struct abci_event, see diag/event.h */
     _Alignas(ABCI_LINE) _Atomic uint32_t doorbell;   /* this rank sleeps on it; ringers add 1 and wake */
     _Alignas(ABCI_LINE) _Atomic uint64_t waiters;    /* bit rank % 64: that rank sleeps until this one writes something */
@@ -134,13 +134,14 @@ struct abci_wait_policy {
 /* This rank's end. The holder of the communicator's claim is the only user, except abci_shm_fail and abci_shm_ring_own. */
 struct abci_shm {
     int rank, nranks;
+    double cpus; /* that the ranks may use together */
     struct abci_control *control;
     uint64_t control_offset;
     struct abci_segment *segment;
     struct abci_failure *failure; /* in rank 0's block */
     struct abci_shm_peer *peer;   /* [nranks]; own row included */
     struct abci_wait_policy wait;
-    char *swap[2];          /* of two ranks: the halves in rank 0's and in rank 1's segment */
+    char *swap[2];          /* of two ranks: the staging tokens in rank 0's and in rank 1's segment */
     bool barrier_by_kernel; /* membarrier works: publishers need no fence */
     bool remote_for_all;    /* every peer can read this rank by process_vm_readv */
     struct abci_event_ring *events;
@@ -164,8 +165,8 @@ static inline struct abci_counter *abci_shm_counter(const struct abci_control *c
     return (struct abci_counter *)&c->counter[sequence % ABCI_SLOTS][counter];
 }
 /*
- * Has the counter of this instance reached value? Acquire: pairs with abci_shm_raise. The sequence must be equal: a counter that was
- * last used 2^31 sequences ago would otherwise look like one of the future. It cannot be ahead: its slot waits for this rank.
+ * Has the counter of this instance reached value? Acquire: pairs with abci_shm_raise. The sequence must be equal: a counter that
+ * was last used 2^31 sequences ago would otherwise look like one of the future. It cannot be ahead: its slot waits for this rank.
  */
 static inline bool abci_shm_reached(const struct abci_counter *counter, uint32_t sequence, uint32_t value)
 {
@@ -257,8 +258,8 @@ struct abci_watch {
     void *context;
 };
 /*
- * Rank 0 collects the descriptors of all and gives them to all; others connect to `name`. token is the creation's secret. passed gets
- * nranks rows, owned by the caller. Ends with an error at the deadline, or when the watch (may be NULL) tells one.
+ * Rank 0 collects the descriptors of all and gives them to all; others connect to `name`. token is the creation's secret. passed
+ * gets nranks rows, owned by the caller. Ends with an error at the deadline, or when the watch (may be NULL) tells one.
  */
 int abci_handshake(int rank, int nranks, int listen_fd, const char *name, const unsigned char token[32], double timeout,
                    const struct abci_watch *watch, struct abci_passed *passed);

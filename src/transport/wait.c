@@ -22,9 +22,8 @@
 
 void abci_shm_wait_policy(struct abci_shm *shm, double timeout)
 {
-    double cpus = abci_cpu_available();
     int64_t wanted = abci_setting_int(ABCI_SET_SPIN);
-    bool crowded = (double)shm->nranks > cpus;
+    bool crowded = (double)shm->nranks > shm->cpus;
     /* A crowded host: the awaited rank needs this CPU. Else spinning is free, for longer than most steps take. */
     shm->wait.spins = wanted >= 0 ? (uint32_t)wanted : crowded ? 16 : 4000;
     shm->wait.yield_time = crowded ? 2e-3 : 5e-4;

@@ -4,21 +4,30 @@
  */
 #include "tune/choose.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MAX_ALGOS 16
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
+/*
+ * Two ranks that show each other the same blocks stage where they have read last (plan/run_stage.c), at the speed of their own
+ * caches; plans that show different blocks write where the other has read. Measured at 8 KB to 2 MB: twice the speed between near
+ * cores, more between distant ones. Prices know nothing of caches, hence this factor.
+ */
+#define SWAP_GAIN 0.5
+
 struct option {
     const struct abci_algo *algo;
     struct abci_price price;
-    struct abci_runnable **run; /* [nranks], by root; built on first use */
+    _Atomic(struct abci_runnable *) *run; /* [nranks], by root; built on first use */
     bool one_rounding;
 };
 
 struct options {
-    bool priced;
+    _Atomic bool priced; /* release: the rows are complete; acquire in abci_choose */
     int count;
     struct option option[MAX_ALGOS];
 };
@@ -35,7 +44,8 @@ struct abci_chooser {
     struct abci_price_constants constants;
     struct options options[ABC_COLLECTIVE_COUNT];
     const struct abci_algo *forced[ABC_COLLECTIVE_COUNT];
-    struct loaded *loaded;
+    _Atomic(struct loaded *) loaded; /* release: the plan is complete; acquire in named() */
+    pthread_mutex_t lock;            /* of whoever adds rows, plans or loaded ones; readers take none */
 };
 
 static void known_names(char *text, size_t capacity, abc_collective coll, int nranks)
@@ -102,10 +112,11 @@ int abci_chooser_open(int rank, int nranks, const struct abci_price_constants *c
     struct abci_chooser *c = abci_alloc(sizeof *c);
     if (!c)
         return abci_error(ABC_ERR_MEMORY, "no memory to choose algorithms");
+    pthread_mutex_init(&c->lock, NULL);
     c->rank = rank;
     c->nranks = nranks;
     c->constants = *constants;
-    c->chunk = chunk ? chunk : nranks <= 2 ? 128 << 10 : nranks <= 4 ? 1 << 20 : 2 << 20;
+    c->chunk = chunk ? chunk : nranks <= 2 ? 256 << 10 : nranks <= 4 ? 1 << 20 : 2 << 20;
     int status = parse_forced(c, forced);
     if (status != ABC_OK) {
         abci_chooser_close(c);
@@ -123,35 +134,34 @@ void abci_chooser_close(struct abci_chooser *c)
         for (int i = 0; i < c->options[k].count; i++) {
             struct option *o = &c->options[k].option[i];
             for (int r = 0; o->run && r < c->nranks; r++)
-                abci_runnable_free(o->run[r]);
-            abci_free(o->run);
+                abci_runnable_free(atomic_load(&o->run[r]));
+            abci_free((void *)o->run);
         }
-    for (struct loaded *l = c->loaded, *next; l; l = next) {
+    for (struct loaded *l = atomic_load(&c->loaded), *next; l; l = next) {
         next = l->next;
         abci_runnable_free(l->run);
         abci_free(l);
     }
+    pthread_mutex_destroy(&c->lock);
     abci_free(c);
 }
 
+/* The option's plan for a root, built if it is not there; the caller holds the lock. */
 static int runnable(struct abci_chooser *c, struct option *o, abc_collective coll, int root, struct abci_runnable **run)
 {
     struct abci_plan *plan;
-    if (!o->run)
-        o->run = abci_alloc(sizeof *o->run * (size_t)c->nranks);
-    if (!o->run)
-        return abci_error(ABC_ERR_MEMORY, "no memory for plans");
-    if (!o->run[root]) {
-        int status = abci_plan_build(o->algo, coll, c->nranks, c->rank, root, &plan);
-        if (status != ABC_OK)
-            return status;
-        o->run[root] = abci_runnable_make(plan);
-        if (!o->run[root]) {
-            abci_plan_free(plan);
-            return abci_error(ABC_ERR_MEMORY, "no memory for a plan");
-        }
+    *run = atomic_load_explicit(&o->run[root], memory_order_relaxed);
+    if (*run)
+        return ABC_OK;
+    int status = abci_plan_build(o->algo, coll, c->nranks, c->rank, root, &plan);
+    if (status != ABC_OK)
+        return status;
+    *run = abci_runnable_make(plan);
+    if (!*run) {
+        abci_plan_free(plan);
+        return abci_error(ABC_ERR_MEMORY, "no memory for a plan");
     }
-    *run = o->run[root];
+    atomic_store_explicit(&o->run[root], *run, memory_order_release); /* pairs with abci_choose */
     return ABC_OK;
 }
 
@@ -163,16 +173,20 @@ static void rule_of_thumb(struct option *o, int nranks)
     o->price.per_byte = strcmp(o->algo->name, "oneshot") == 0 ? 1e-10 * nranks : 1e-9;
 }
 
-/* Fill the table of a collective: who can do it, at what price. */
+/* Fill the table of a collective: who can do it, at what price. The caller holds the lock. */
 static int price_all(struct abci_chooser *c, abc_collective coll)
 {
     struct options *all = &c->options[coll];
+    all->count = 0; /* an attempt that ran out of memory begins again */
     for (int i = 0; abci_algos[i] && all->count < MAX_ALGOS; i++) {
         if (!abci_algo_fits(abci_algos[i], coll, c->nranks))
             continue;
         struct option *o = &all->option[all->count++];
         struct abci_runnable *run;
         o->algo = abci_algos[i];
+        o->run = o->run ? o->run : abci_alloc(sizeof *o->run * (size_t)c->nranks);
+        if (!o->run)
+            return abci_error(ABC_ERR_MEMORY, "no memory for plans");
         int status = runnable(c, o, coll, 0, &run);
         if (status != ABC_OK)
             return status;
@@ -186,11 +200,13 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
         if (status != ABC_OK)
             return status;
         abci_plan_price(&set, &c->constants, &o->price);
+        if (c->nranks == 2 && run->publishes_in && run->in_by_lead && !run->publishes_out && !run->plan->ntmp)
+            o->price.per_byte *= SWAP_GAIN;
         abci_plan_set_free(&set);
         ABCI_LOG(ABCI_LOG_DEBUG, "tune", c->rank, "%s by %s: %.2f us + %.3f us per MiB", abc_collective_name(coll), o->algo->name,
                  o->price.fixed * 1e6, o->price.per_byte * 1e6 * 1048576);
     }
-    all->priced = true;
+    atomic_store_explicit(&all->priced, true, memory_order_release); /* pairs with abci_choose */
     return ABC_OK;
 }
 
@@ -213,7 +229,7 @@ static struct option *cheapest(struct options *all, const struct abci_wish *wish
 
 static int named(struct abci_chooser *c, const struct abci_wish *wish, struct option **out, const struct abci_runnable **run)
 {
-    for (struct loaded *l = c->loaded; l; l = l->next) {
+    for (struct loaded *l = atomic_load_explicit(&c->loaded, memory_order_acquire); l; l = l->next) {
         const struct abci_plan *p = l->run->plan;
         if (strcmp(p->name, wish->algorithm) != 0)
             continue;
@@ -237,49 +253,64 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct op
     return unfit_algorithm(wish->algorithm, wish->collective, c->nranks);
 }
 
-int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, const struct abci_runnable **run, uint64_t *chunk)
+/* The option that the wish, the settings or the prices name. */
+static int pick(struct abci_chooser *c, const struct abci_wish *wish, struct option **out, const struct abci_runnable **run)
 {
     struct options *all = &c->options[wish->collective];
-    struct option *o = NULL;
-    struct abci_runnable *built;
-    int status = all->priced ? ABC_OK : price_all(c, wish->collective);
-    if (ABCI_UNLIKELY(status != ABC_OK))
-        return status;
-    *chunk = c->chunk;
-    if (wish->algorithm) {
-        *run = NULL;
-        status = named(c, wish, &o, run);
-        if (status != ABC_OK || *run)
-            return status;
-    } else if (c->forced[wish->collective] && !(wish->ordered && !c->forced[wish->collective]->ordered)) {
+    const struct abci_algo *forced = c->forced[wish->collective];
+    *out = NULL;
+    if (wish->algorithm)
+        return named(c, wish, out, run);
+    if (forced && !(wish->ordered && !forced->ordered)) {
         for (int i = 0; i < all->count; i++)
-            if (all->option[i].algo == c->forced[wish->collective])
-                o = &all->option[i];
+            if (all->option[i].algo == forced)
+                *out = &all->option[i];
     } else {
-        o = cheapest(all, wish);
+        *out = cheapest(all, wish);
     }
-    if (!o)
+    if (!*out)
         return abci_error(ABC_ERR_UNSUPPORTED, "no algorithm does %s with %d ranks", abc_collective_name(wish->collective),
                           c->nranks);
+    return ABC_OK;
+}
+
+static int price_locked(struct abci_chooser *c, abc_collective coll)
+{
+    pthread_mutex_lock(&c->lock);
+    int status = atomic_load_explicit(&c->options[coll].priced, memory_order_relaxed) ? ABC_OK : price_all(c, coll);
+    pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, const struct abci_runnable **run, uint64_t *chunk)
+{
+    struct option *o;
+    struct abci_runnable *built;
+    int status = ABC_OK;
+    if (ABCI_UNLIKELY(!atomic_load_explicit(&c->options[wish->collective].priced, memory_order_acquire)))
+        status = price_locked(c, wish->collective);
+    *chunk = c->chunk;
+    *run = NULL;
+    if (status == ABC_OK)
+        status = pick(c, wish, &o, run);
+    if (status != ABC_OK || *run)
+        return status;
     int root = wish->collective == ABC_BROADCAST ? wish->root : 0;
-    if (ABCI_LIKELY(o->run && o->run[root])) {
-        *run = o->run[root];
+    *run = atomic_load_explicit(&o->run[root], memory_order_acquire);
+    if (ABCI_LIKELY(*run != NULL))
         return ABC_OK;
-    }
+    pthread_mutex_lock(&c->lock);
     status = runnable(c, o, wish->collective, root, &built);
+    pthread_mutex_unlock(&c->lock);
     if (status == ABC_OK)
         *run = built;
     return status;
 }
 
-int abci_chooser_add(struct abci_chooser *c, struct abci_plan_set *set)
+static int add_locked(struct abci_chooser *c, struct abci_plan_set *set)
 {
-    if (set->nranks != c->nranks)
-        return abci_error(ABC_ERR_PLAN, "the plan is for %d ranks, the communicator has %d", set->nranks, c->nranks);
     const char *name = set->plan[0]->name;
-    if (abci_algo_find(name))
-        return abci_error(ABC_ERR_PLAN, "plan name %s is a built-in algorithm's; rename it", name);
-    for (struct loaded *l = c->loaded; l; l = l->next)
+    for (struct loaded *l = atomic_load(&c->loaded); l; l = l->next)
         if (strcmp(l->run->plan->name, name) == 0)
             return abci_error(ABC_ERR_STATE, "a plan named %s is loaded already", name);
     struct loaded *l = abci_alloc(sizeof *l);
@@ -290,7 +321,19 @@ int abci_chooser_add(struct abci_chooser *c, struct abci_plan_set *set)
     }
     set->plan[c->rank] = NULL;
     l->run = run;
-    l->next = c->loaded;
-    c->loaded = l;
+    l->next = atomic_load(&c->loaded);
+    atomic_store_explicit(&c->loaded, l, memory_order_release); /* pairs with named() */
     return ABC_OK;
+}
+
+int abci_chooser_add(struct abci_chooser *c, struct abci_plan_set *set)
+{
+    if (set->nranks != c->nranks)
+        return abci_error(ABC_ERR_PLAN, "the plan is for %d ranks, the communicator has %d", set->nranks, c->nranks);
+    if (abci_algo_find(set->plan[0]->name))
+        return abci_error(ABC_ERR_PLAN, "plan name %s is a built-in algorithm's; rename it", set->plan[0]->name);
+    pthread_mutex_lock(&c->lock);
+    int status = add_locked(c, set);
+    pthread_mutex_unlock(&c->lock);
+    return status;
 }

@@ -1,6 +1,6 @@
 /*
  * choose.h - which algorithm and chunk size an operation gets. A pure function of what all ranks hold in identical form: the call,
- * the job settings and rank 0's measured constants. One chooser a communicator and rank; used under the communicator's lock.
+ * the job settings and rank 0's measured constants. One chooser a communicator and rank; any thread, no lock once a plan exists.
  */
 #ifndef ABCI_CHOOSE_H
 #define ABCI_CHOOSE_H

@@ -1,0 +1,139 @@
+/*
+ * run_tiny.c - stage 3: an allreduce that fits a header, on an idle engine: the one-shot plan with its PUBLISH and its REDUCE
+ * fused. Writes the same header and reads the same headers as the general machine (run_issue.c, run_step.c), so that a peer cannot
+ * tell; when a peer is late the general machine takes over where this stops. What the call needs is kept from the last one like it:
+ * the second call of a kind comes here. Runs under the claim. Cost: one to four lines written, as many read a peer, no division, no
+ * search.
+ */
+#include <string.h>
+
+#include "plan/run_internal.h"
+
+/* A plan of just [PUBLISH IN ... ][REDUCE over all peers, own operand in rank order, into OUT], one block. */
+static bool fusible(const struct abci_runnable *run, int nranks)
+{
+    const struct abci_plan *p = run->plan;
+    if (p->collective != ABC_ALLREDUCE || p->nsteps != run->lead + 1 || run->lead != 1 || p->nblocks != 1)
+        return false;
+    const struct abci_step *s = &p->steps[run->lead];
+    if (s->kind != ABCI_REDUCE || !(s->flags & ABCI_FINAL) || s->npeers != nranks - 1 || s->own_at != p->rank)
+        return false;
+    for (int k = 0; k < s->npeers; k++)
+        if (p->peers[s->peer + (uint32_t)k].rank != k + (k >= p->rank))
+            return false;
+    return s->own.buffer == ABCI_IN && s->src.buffer == ABCI_IN && s->dst.buffer == ABCI_OUT;
+}
+
+void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
+{
+    struct abci_tiny *t = &e->tiny;
+    uint64_t bytes = q->shape.count * q->shape.element;
+    t->bytes = 0;
+    if (bytes == 0 || bytes > ABCI_TINY_MAX || q->reduction.user || e->shm->nranks < 2 || !fusible(q->run, e->shm->nranks))
+        return;
+    t->bytes = (uint32_t)bytes;
+    t->like = *q;
+    t->like.tag = 0;
+    t->like.reduction.final = 1;
+    t->like.reduction.store = ABCI_STORE_PLAIN;
+}
+
+bool abci_tiny_like(const struct abci_engine *e, const void *in, const void *out, uint64_t count, abc_type type, abc_op op)
+{
+    const struct abci_tiny *t = &e->tiny;
+    uintptr_t apart = (uintptr_t)in > (uintptr_t)out ? (uintptr_t)in - (uintptr_t)out : (uintptr_t)out - (uintptr_t)in;
+    return t->bytes && t->like.id.count == count && t->like.reduction.type == type && t->like.reduction.op == op &&
+           in != ABC_IN_PLACE && (apart == 0 || apart >= t->bytes);
+}
+
+static void store_header(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain, const void *in)
+{
+    struct abci_header_slot *slot = abci_shm_header(e->shm->control, sequence);
+    struct abci_header *h = &slot->head;
+    h->collective = t->like.id.collective;
+    h->type = t->like.id.type;
+    h->op = t->like.id.op;
+    h->flags = ABCI_HEADER_PAYLOAD | ABCI_COUNTER_PAYLOAD;
+    h->root = 0;
+    h->counter0 = t->like.run->lead_value;
+    h->algorithm = t->like.id.algorithm;
+    h->count = t->like.id.count;
+    h->chain = chain;
+    h->done = e->reads_over;
+    memcpy(h->payload, in, t->bytes < 32 ? t->bytes : 32);
+    for (uint32_t line = 0, at = 32; at < t->bytes; line++, at += 60) {
+        memcpy(slot->more[line].payload, (const char *)in + at, t->bytes - at < 60 ? t->bytes - at : 60);
+        atomic_store_explicit(&slot->more[line].sequence, sequence, memory_order_release); /* pairs with complete */
+    }
+    atomic_store_explicit(&h->sequence, sequence, memory_order_release); /* pairs with same_call and with verify in run_step.c */
+    abci_shm_notify(e->shm);
+}
+
+/* Has the peer stored the same call? A difference is left to the general machine, which says it. */
+static bool same_call(const struct abci_header *h, const struct abci_tiny *t, uint32_t sequence, uint32_t chain)
+{
+    if (atomic_load_explicit(&h->sequence, memory_order_acquire) != sequence) /* pairs with store_header */
+        return false;
+    return h->collective == t->like.id.collective && h->type == t->like.id.type && h->op == t->like.id.op && h->root == 0 &&
+           h->algorithm == t->like.id.algorithm && h->count == t->like.id.count && h->chain == chain;
+}
+
+/* Put a payload of more than a line together. False: a line is not there yet. */
+static bool complete(const struct abci_header_slot *slot, const struct abci_tiny *t, uint32_t sequence, char *to)
+{
+    memcpy(to, slot->head.payload, 32);
+    for (uint32_t line = 0, at = 32; at < t->bytes; line++, at += 60) {
+        if (atomic_load_explicit(&slot->more[line].sequence, memory_order_acquire) != sequence) /* pairs with store_header */
+            return false;
+        memcpy(to + at, slot->more[line].payload, t->bytes - at < 60 ? t->bytes - at : 60);
+    }
+    return true;
+}
+
+static bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain)
+{
+    uint32_t polls = e->shm->wait.spins;
+    for (int r = 0; r < e->shm->nranks; r++) {
+        if (r == e->shm->rank)
+            continue;
+        struct abci_shm_peer *p = &e->shm->peer[r];
+        const struct abci_header_slot *slot = abci_shm_header(p->control, sequence);
+        char *whole = e->gather + (size_t)r * 256;
+        while (!same_call(&slot->head, t, sequence, chain) || (t->bytes > 32 && !complete(slot, t, sequence, whole))) {
+            if (polls-- == 0)
+                return false;
+            abci_pause();
+        }
+        p->done = slot->head.done; /* only ever grows */
+        e->sources[r] = t->bytes > 32 ? whole : (const char *)slot->head.payload;
+    }
+    return true;
+}
+
+int abci_tiny_run(struct abci_engine *e, const void *in, void *out)
+{
+    const struct abci_tiny *t = &e->tiny;
+    uint32_t sequence = e->next_sequence;
+    if (e->active | (uint32_t)(e->queue != NULL) | e->reads_over_mask || e->reads_over + 1 != sequence ||
+        (int32_t)(e->slots_free_to - sequence) < 0 || atomic_load_explicit(&e->inbox, memory_order_relaxed) ||
+        abci_shm_failed(e->shm))
+        return ABC_PENDING;
+    uint32_t chain = abci_chained(e->chain, &t->like.id);
+    abci_note(e, &t->like, ABCI_EVENT_START, sequence, ABC_PENDING);
+    store_header(e, t, sequence, chain, in);
+    if (!gather_peers(e, t, sequence, chain)) {
+        e->header_stored = true;
+        return ABCI_LATE;
+    }
+    e->sources[e->shm->rank] = in;
+    abci_reduce(&t->like.reduction, out, NULL, e->sources, e->shm->nranks, t->like.id.count);
+    e->chain = chain;
+    e->next_sequence = sequence + 1;
+    e->reads_over = sequence;
+    abci_shm_done(e->shm, sequence);
+    atomic_thread_fence(memory_order_acquire); /* all reads of peers' memory before the last look at the record */
+    if (abci_shm_failed(e->shm))
+        return ABC_ERR_PEER; /* the caller asks again and is told why */
+    abci_note(e, &t->like, ABCI_EVENT_END, sequence, ABC_OK);
+    return ABC_OK;
+}
