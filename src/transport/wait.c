@@ -64,6 +64,20 @@ void abci_shm_wait_over(struct abci_shm *shm, struct abci_waiting *w, const uint
     w->since = 0;
 }
 
+/*
+ * Is this rank's bit set at every blocked peer? The look between arming and sleeping may have got on to another one, which knows
+ * nothing of this rank yet and would not ring.
+ */
+static bool armed_at_all(const struct abci_shm *shm, const uint16_t *blocked, int nblocked)
+{
+    for (int i = 0; i < nblocked; i++) {
+        const struct abci_control *c = shm->peer[blocked[i]].control;
+        if (c && !(atomic_load_explicit(&c->waiters, memory_order_relaxed) >> (shm->rank % 64) & 1))
+            return false;
+    }
+    return true;
+}
+
 static void sleep_on_doorbell(struct abci_shm *shm, struct abci_waiting *w, double longest)
 {
     struct timespec t = {.tv_nsec = (long)(longest * 1e9)};
@@ -167,6 +181,10 @@ int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *
         w->next_look = now + SLICE / 10;
         if (status != ABC_OK || !may_sleep)
             return status != ABC_OK ? status : ABC_PENDING;
+        arm(shm, w, blocked, nblocked);
+        return ABC_PENDING;
+    }
+    if (!armed_at_all(shm, blocked, nblocked)) {
         arm(shm, w, blocked, nblocked);
         return ABC_PENDING;
     }
