@@ -180,6 +180,7 @@ int abci_issue(struct abci_engine *e)
         e->header_stored = false; /* run_tiny.c has stored the same bytes and noted the start */
         return 1;
     }
+    ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);
     store_header(e, inst);
     if (q->issued == 1)
         abci_note(e, q, ABCI_EVENT_START, sequence, ABC_PENDING);

@@ -120,17 +120,20 @@ int abci_tiny_run(struct abci_engine *e, const void *in, void *out)
         return ABC_PENDING;
     uint32_t chain = abci_chained(e->chain, &t->like.id);
     abci_note(e, &t->like, ABCI_EVENT_START, sequence, ABC_PENDING);
+    ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);
     store_header(e, t, sequence, chain, in);
     if (!gather_peers(e, t, sequence, chain)) {
         e->header_stored = true;
         return ABCI_LATE;
     }
     e->sources[e->shm->rank] = in;
+    ABCI_HOOK(e->shm->rank, sequence, 1); /* the step of the plan that this is */
     abci_reduce(&t->like.reduction, out, NULL, e->sources, e->shm->nranks, t->like.id.count);
     e->chain = chain;
     e->next_sequence = sequence + 1;
     e->reads_over = sequence;
     abci_shm_done(e->shm, sequence);
+    ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_LAST);
     atomic_thread_fence(memory_order_acquire); /* all reads of peers' memory before the last look at the record */
     if (abci_shm_failed(e->shm))
         return ABC_ERR_PEER; /* the caller asks again and is told why */

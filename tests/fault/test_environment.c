@@ -189,7 +189,7 @@ static void wrong_key(struct job *job, int rank, const struct scenario *s)
     c.rank = rank;
     c.nranks = NRANKS;
     c.address = job->address;
-    c.connect_timeout = 2;
+    c.connect_timeout = rank == 1 ? 1.5 : 3; /* the refused one gives up first */
     c.key = rank == 1 ? "another key of 32 bytes for that." : "a key of 32 bytes for this job...";
     c.key_length = 32;
     int status = abc_comm_create(&c, &comm);

@@ -96,7 +96,9 @@ static int one_call(const struct point *p, int rank, abc_comm *comm, float *in, 
         c.in = out + (uint64_t)rank * n;
     fill(in, NRANKS * n, 1);
     fill(out, NRANKS * n, 1);
-    int status = abc_run(comm, &c);
+    bool by_short_way = p->collective == ABC_ALLREDUCE && p->size == TINY && p->algorithm && strcmp(p->algorithm, "oneshot") == 0;
+    /* The plain call takes a way of its own for what fits a header; it chooses one-shot there. */
+    int status = by_short_way ? abc_allreduce(c.in, c.out, n, ABC_F32, ABC_SUM, comm) : abc_run(comm, &c);
     bool sums = p->collective == ABC_ALLREDUCE || p->collective == ABC_REDUCE_SCATTER;
     if (status == ABC_OK && sums)
         for (uint64_t i = 0; i < n; i++)
