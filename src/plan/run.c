@@ -68,6 +68,7 @@ struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
     r->hash = hash_name(plan->name);
     while (r->lead < plan->nsteps && leads(&plan->steps[r->lead], r->lead))
         r->lead_value = plan->steps[r->lead++].value;
+    r->keeps_staging = plan->ntmp > 0;
     r->one_rounding = true;
     derive_publishes(r);
     for (uint32_t i = 0; i < plan->nsteps; i++) {

@@ -5,8 +5,8 @@
  * Two ranks pass tokens: pieces of staging that belong to whoever has read them last, so that a rank writes where it has read. A
  * line that the other core has read must be fetched back before its owner may write it (8 GB/s between distant cores, measured); a
  * line that this core has just read is in its own cache. It needs no flag that says "free": whoever has read a token's block owns
- * the token. A rank that only writes runs out of tokens and then, like ranks of larger communicators always, borrows regions of its
- * own, last in, first out.
+ * the token. So the writer must be through with it by then, which plans with temporaries are not. A rank that only writes runs out
+ * of tokens and then, like ranks of larger communicators always, borrows regions of its own, last in, first out.
  */
 #include "plan/run_internal.h"
 
@@ -156,7 +156,7 @@ int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
     if (!needed)
         return ABC_OK;
     int status = ABC_OK;
-    if (e->tokens > 0 && at <= ABCI_SWAP_BYTES - SWAP_SHIFT)
+    if (e->tokens > 0 && !inst->run->keeps_staging && at <= ABCI_SWAP_BYTES - SWAP_SHIFT)
         take_token(e, inst);
     else
         status = own_region(e, inst, at ? at : ABCI_LINE);

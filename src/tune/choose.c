@@ -320,6 +320,7 @@ static int add_locked(struct abci_chooser *c, struct abci_plan_set *set)
         return abci_error(ABC_ERR_PLAN, "plan %s cannot be run: no memory, or a step kind that is reserved", name);
     }
     set->plan[c->rank] = NULL;
+    run->keeps_staging = true; /* it may publish what nobody waits for */
     l->run = run;
     l->next = atomic_load(&c->loaded);
     atomic_store_explicit(&c->loaded, l, memory_order_release); /* pairs with named() */
