@@ -6,8 +6,6 @@
 
 /* prepare.c: check a call and fill a request that the engine can run. On error nothing has happened. */
 int abci_prepare(abc_comm *comm, const abc_call *call, struct abc_request *request);
-/* request.c: go on with a call whose header abci_engine_run_tiny has stored; the claim is held. */
-int abci_run_late(abc_comm *comm, const abc_call *call);
 /* op.c: a copy of the user operation, ABC_ERR_ARGUMENT when there is none of that number. */
 int abci_op_get(abc_op op, struct abci_user_op *user);
 

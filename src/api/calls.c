@@ -18,15 +18,7 @@ static abc_call describe(abc_collective collective, const void *in, void *out, u
 
 ABC_API int abc_allreduce(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm)
 {
-    abc_call c;
-    if (count <= ABCI_TINY_MAX && comm && comm->fork_generation == abci_fork_generation && in && out) {
-        int status = abci_engine_run_tiny(&comm->engine, in, out, count, type, op);
-        if (ABCI_LIKELY(status == ABC_OK))
-            return status;
-        c = describe(ABC_ALLREDUCE, in, out, count, type, op, 0);
-        return status == ABCI_LATE ? abci_run_late(comm, &c) : abc_run(comm, &c);
-    }
-    c = describe(ABC_ALLREDUCE, in, out, count, type, op, 0);
+    abc_call c = describe(ABC_ALLREDUCE, in, out, count, type, op, 0);
     return abc_run(comm, &c);
 }
 

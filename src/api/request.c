@@ -35,9 +35,31 @@ static void keep(struct abc_request *q)
         memcpy(q->backup, q->out, q->backup_bytes);
 }
 
+/* Go on with a call whose header abci_engine_run_tiny has stored; the claim is held. */
+static int run_late(abc_comm *comm, const abc_call *call)
+{
+    struct abc_request q;
+    q.heap = q.persistent = false;
+    abci_prepare(comm, call, &q); /* cannot fail: it is the call that was prepared before */
+    return report(&q, abci_engine_run_late(&comm->engine, &q));
+}
+
+/* An allreduce that may fit a header, with no option set: the engine may know it already. */
+static bool maybe_tiny(const abc_comm *comm, const abc_call *c)
+{
+    return comm && c && c->size == sizeof *c && c->collective == ABC_ALLREDUCE && c->count <= ABCI_TINY_MAX && c->in && c->out &&
+           !c->algorithm && !c->callback && !c->preserve && c->timeout == 0 && c->tag == 0 && !c->codec && !c->stream &&
+           c->priority == 0 && comm->fork_generation == abci_fork_generation;
+}
+
 ABC_API int abc_run(abc_comm *comm, const abc_call *call)
 {
     struct abc_request q;
+    if (maybe_tiny(comm, call)) {
+        int tiny = abci_engine_run_tiny(&comm->engine, call->in, call->out, call->count, call->type, call->op);
+        if (ABCI_LIKELY(tiny == ABC_OK || tiny == ABCI_LATE))
+            return tiny == ABC_OK ? tiny : run_late(comm, call);
+    }
     q.heap = q.persistent = false;
     int status = abci_prepare(comm, call, &q);
     if (ABCI_UNLIKELY(status != ABC_OK))
@@ -50,14 +72,6 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
     if (q.backup)
         abci_free(q.backup);
     return report(&q, status);
-}
-
-int abci_run_late(abc_comm *comm, const abc_call *call)
-{
-    struct abc_request q;
-    q.heap = q.persistent = false;
-    abci_prepare(comm, call, &q); /* cannot fail: it is the call that was prepared before */
-    return report(&q, abci_engine_run_late(&comm->engine, &q));
 }
 
 static int create(abc_comm *comm, const abc_call *call, bool persistent, abc_request **request)

@@ -4,7 +4,8 @@
  *
  * No wake-up is lost: the sleeper notes its doorbell, sets its bit in the waiters word of each rank that it waits for, orders that
  * before everybody's loads (membarrier), and looks once more before it sleeps. A publisher whose store came too late for that look
- * loads the waiters word after the barrier, finds the bit, and rings.
+ * loads the waiters word after the barrier, finds the bit, and rings. The first milliseconds of a wait do without the barrier:
+ * there a lost wake-up is possible and costs a millisecond, while a row of short waits makes no system call but futex.
  */
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -18,7 +19,9 @@
 
 #include "transport/shm.h"
 
-#define SLICE 0.1 /* longest sleep between two looks at who is alive */
+#define SLICE 0.1        /* longest sleep between two looks at who is alive */
+#define BRIEF 5e-3       /* a wait up to here sleeps without asking the kernel for a barrier or who is alive, */
+#define BRIEF_SLICE 1e-3 /* so little at a time that a wake-up lost to the missing barrier costs no more */
 
 void abci_shm_wait_policy(struct abci_shm *shm, double timeout)
 {
@@ -26,7 +29,7 @@ void abci_shm_wait_policy(struct abci_shm *shm, double timeout)
     bool crowded = (double)shm->nranks > shm->cpus;
     /* A crowded host: the awaited rank needs this CPU. Else spinning is free, for longer than most steps take. */
     shm->wait.spins = wanted >= 0 ? (uint32_t)wanted : crowded ? 16 : 4000;
-    shm->wait.yield_time = crowded ? 2e-3 : 5e-4;
+    shm->wait.yield_time = crowded ? 2e-3 : 2e-5;
     shm->wait.slow = abci_setting_real(ABCI_SET_SLOW);
     shm->wait.timeout = timeout;
 }
@@ -39,7 +42,7 @@ bool abci_shm_peer_gone(const struct abci_shm *shm, int peer)
     return poll(&p, 1, 0) == 1;
 }
 
-static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked)
+static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, bool brief)
 {
     w->bell = atomic_load_explicit(&shm->control->doorbell, memory_order_seq_cst);
     for (int i = 0; i < nblocked; i++) {
@@ -47,7 +50,7 @@ static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *bl
         if (c)
             atomic_fetch_or_explicit(&c->waiters, 1ull << (shm->rank % 64), memory_order_seq_cst);
     }
-    if (shm->barrier_by_kernel)
+    if (shm->barrier_by_kernel && !brief)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     w->armed = true;
 }
@@ -176,19 +179,24 @@ int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *
         sched_yield();
         return ABC_PENDING;
     }
+    bool brief = waited < BRIEF && waited <= timeout;
+    if (!w->armed && brief && may_sleep) {
+        arm(shm, w, blocked, nblocked, true);
+        return ABC_PENDING;
+    }
     if (!w->armed) {
         int status = pointless(shm, blocked, nblocked, waited, timeout, culprit);
         w->next_look = now + SLICE / 10;
         if (status != ABC_OK || !may_sleep)
             return status != ABC_OK ? status : ABC_PENDING;
-        arm(shm, w, blocked, nblocked);
+        arm(shm, w, blocked, nblocked, false);
         return ABC_PENDING;
     }
     if (!armed_at_all(shm, blocked, nblocked)) {
-        arm(shm, w, blocked, nblocked);
+        arm(shm, w, blocked, nblocked, brief);
         return ABC_PENDING;
     }
-    double left = timeout - waited;
-    sleep_on_doorbell(shm, w, left < SLICE ? left : SLICE);
+    double left = timeout - waited, slice = brief ? BRIEF_SLICE : SLICE;
+    sleep_on_doorbell(shm, w, left < slice ? left : slice);
     return ABC_PENDING;
 }
