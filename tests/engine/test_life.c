@@ -91,7 +91,7 @@ static int many(struct rank *r)
             config.nranks = 1;
             ok = ok && meet(r) && check_status(r, abc_comm_create(&config, &c), ABC_OK, "alone");
             ok = ok && check_status(r, abc_comm_destroy(c), ABC_OK, "alone") && meet(r);
-            int now = open_descriptors();
+            int now = r->rank == 0 || !r->threads ? open_descriptors() : 0; /* looking takes one */
             if (i == 20)
                 before = now;
             else

@@ -438,8 +438,9 @@ static int crowded(struct rank *r)
     }
     atomic_fetch_add(&board_words(r->board)[0], slept);
     ok = ok && meet(r);
-    if (r->rank == 0 && ok && atomic_load(&board_words(r->board)[0]))
-        printf("    %d of %d calls took 90 ms or more\n", atomic_load(&board_words(r->board)[0]), 300 * r->nranks);
+    int all = atomic_load(&board_words(r->board)[0]);
+    if (r->rank == 0 && all)
+        printf("    %d of %d calls took 90 ms or more\n", all, 300 * r->nranks);
     return !ok;
 }
 
