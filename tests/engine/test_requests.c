@@ -235,6 +235,7 @@ static int threads_share(struct rank *r)
 static void *cross(void *argument)
 {
     struct worker *w = argument;
+    struct rank mine = {.random = (uint64_t)(w->r->rank * 2 + w->me)}; /* the rank's own dice belong to its first thread */
     for (int i = 0; i < 40 && w->status == ABC_OK; i++) {
         int32_t x[500], sum[500];
         abc_request *q[3];
@@ -243,7 +244,7 @@ static void *cross(void *argument)
         int started = 0;
         for (; started < 3 && w->status == ABC_OK; started++)
             w->status = abc_allreduce_start(x, sum, 500, ABC_I32, started == 2 ? ABC_SUM : ABC_MIN, w->own, &q[started]);
-        random_nap(w->r, 100);
+        random_nap(&mine, 100);
         for (int k = started; k-- > 0 && w->status == ABC_OK;)
             w->status = abc_wait(&q[k]);
     }
