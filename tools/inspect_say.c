@@ -107,7 +107,8 @@ static void say_late(struct words *w, const struct inspect_end *peer)
         say(w, "it is still in #%u, begun %s ago", peer->open->sequence, ago);
     } else if (peer->last) {
         inspect_age(peer, peer->last->time, ago);
-        say(w, "its last operation is #%u, %s %s ago", peer->last->sequence, peer->last->kind == ABCI_EVENT_ERROR ? "failed" : "over", ago);
+        say(w, "its last operation is #%u, %s %s ago", peer->last->sequence,
+            peer->last->kind == ABCI_EVENT_ERROR ? "failed" : "over", ago);
     } else {
         say(w, "it has called nothing yet");
     }

@@ -133,7 +133,8 @@ static inline bool abci_fault(const char *site)
 #endif
 
 /*
- * Contracts that a test breaks on purpose: true when ABCOMM_TEST_MUTATE names this one, in the testing library only; else constant false.
+ * Contracts that a test breaks on purpose: true when ABCOMM_TEST_MUTATE names this one, in the testing library only; else constant
+ * false.
  */
 #ifdef ABCI_MUTATIONS
 bool abci_mutated(const char *name);

@@ -130,9 +130,9 @@ ABC_API int abc_comm_destroy(abc_comm *comm)
         return status;
     uint32_t live = atomic_load_explicit(&comm->live, memory_order_acquire);
     if (live > 0 && !abci_shm_failed(comm->shm) && atomic_load(&comm->engine.outstanding) > 0)
-        return abci_error(ABC_ERR_STATE, "%u requests are in progress; wait for them or abort the communicator first", live);
+        return abci_error(ABC_ERR_STATE, "requests in progress: %u; wait for them or abort the communicator first", live);
     if (live > 0)
-        return abci_error(ABC_ERR_STATE, "%u requests of the communicator are not freed; call abc_wait or abc_request_free", live);
+        return abci_error(ABC_ERR_STATE, "requests not freed: %u; call abc_wait or abc_request_free for each", live);
     stop_thread(comm);
     status = abci_engine_drain(&comm->engine, comm->timeout);
     if (abci_shm_failed(comm->shm)) /* a mismatch that only the peer could see is told here at the latest */

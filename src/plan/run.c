@@ -111,6 +111,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     e->slots_free_to = ABCI_SLOTS;
     e->chain = seed;
     e->queue_end = &e->queue;
+    e->callbacks_end = &e->callbacks;
     e->suspect = -1;
     e->pipeline = (int)abci_setting_int(ABCI_SET_PIPELINE);
     abci_tokens_open(e);
@@ -190,8 +191,9 @@ static void complete(struct abci_engine *e, struct abc_request *q, int status)
     if (q->callback && abci_mutated("c4_callback_under_claim")) {
         q->callback(q, status, q->callback_context);
     } else if (q->callback) {
-        q->next = e->callbacks;
-        e->callbacks = q;
+        q->next = NULL;
+        *e->callbacks_end = q;
+        e->callbacks_end = &q->next;
         atomic_store_explicit(&q->state, ABCI_REQUEST_CALLBACK, memory_order_release); /* pairs with state_of */
         return;
     }
@@ -214,6 +216,7 @@ static void release_claim(struct abci_engine *e)
 {
     struct abc_request *called = e->callbacks;
     e->callbacks = NULL;
+    e->callbacks_end = &e->callbacks;
     atomic_store_explicit(&e->claim, 0, memory_order_seq_cst); /* seq_cst: before the load of sleepers */
     while (called) {
         struct abc_request *q = called;
@@ -570,8 +573,12 @@ int abci_engine_drain(struct abci_engine *e, double timeout)
         while (r != e->shm->rank && e->shm->peer[r].control && !abci_shm_peer_done(&e->shm->peer[r], last) &&
                !abci_shm_failed(e->shm)) {
             int status = abci_shm_wait(e->shm, &w, &one, 1, timeout, true, &suspect);
-            if (status == ABC_ERR_TIMEOUT)
-                return abci_error(status, "rank %d has not finished operation #%u; it still read this rank's memory", r, last);
+            if (status == ABC_ERR_TIMEOUT) { /* whatever it reads from now on, it must not take for a result */
+                abci_shm_fail(e->shm, status, r, NULL, NULL,
+                              "rank %d has not finished operation #%u within %g s while rank %d destroyed the communicator", r,
+                              last, timeout, e->shm->rank);
+                return status;
+            }
             if (status == ABC_ERR_PEER)
                 break; /* dead or gone: it reads nothing any more */
         }

@@ -104,10 +104,10 @@ struct abci_engine {
     uint32_t reads_over_mask; /* bit i: sequence reads_over + 1 + i reads nothing more */
     uint32_t slots_free_to;   /* peers' watermarks allow sequences up to it */
     uint32_t chain;
-    struct abc_request *queue, **queue_end; /* not fully issued, in order */
-    struct abc_request *callbacks;
-    struct abci_instance *instance; /* [ABCI_SLOTS] */
-    uint32_t active;                /* bit slot: instance in flight */
+    struct abc_request *queue, **queue_end;         /* not fully issued, in order */
+    struct abc_request *callbacks, **callbacks_end; /* complete, in the order of completion */
+    struct abci_instance *instance;                 /* [ABCI_SLOTS] */
+    uint32_t active;                                /* bit slot: instance in flight */
     struct abci_region *regions;
     uint8_t token[2 * ABCI_SWAPS]; /* staging tokens that are this rank's to write, latest last */
     int tokens;

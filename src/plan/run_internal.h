@@ -50,6 +50,8 @@ struct abci_region {
 
 /* run_issue.c: put the queue's next chunk in flight if a slot and staging are free. 1 moved, 0 not now, negative error. */
 int abci_issue(struct abci_engine *e);
+/* May this sequence use its slot? Peers must be done with the one 16 before. */
+bool abci_slot_free(struct abci_engine *e, uint32_t sequence);
 
 /* run_stage.c: decide how peers reach each buffer and find staging for it. ABC_PENDING when all staging is in use. */
 int abci_lay_out(struct abci_engine *e, struct abci_instance *inst);

@@ -22,7 +22,7 @@ uint32_t abci_chained(uint32_t chain, const struct abci_call_id *id)
 }
 
 /* All peers must be done with the operation that used the slot 16 sequences ago. */
-static bool slot_free(struct abci_engine *e, uint32_t sequence)
+bool abci_slot_free(struct abci_engine *e, uint32_t sequence)
 {
     if ((int32_t)(e->slots_free_to - sequence) >= 0 || abci_mutated("c5_slot_reused_early"))
         return true;
@@ -137,7 +137,7 @@ int abci_issue(struct abci_engine *e)
     struct abc_request *q = e->queue;
     uint32_t sequence = e->next_sequence;
     struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
-    if (!q || inst->state != ABCI_INSTANCE_FREE || q->issued - q->finished >= (uint64_t)e->pipeline || !slot_free(e, sequence))
+    if (!q || inst->state != ABCI_INSTANCE_FREE || q->issued - q->finished >= (uint64_t)e->pipeline || !abci_slot_free(e, sequence))
         return 0;
     inst->request = q;
     inst->run = q->run;
