@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""readme.py - the figures of README.md, made from bench/results/. Standard library only.
+
+  readme.py           rewrite the text between the marks in README.md
+  readme.py --check   exit code 1 if README.md does not say what the results say
+"""
+import csv
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BEGIN = "<!-- figures: begin; the text between these marks is written by `./dev bench readme` -->"
+END = "<!-- figures: end -->"
+TIE = 0.92  # as in table.py
+SIZES = [8, 512, 8192, 131072, 2097152, 8388608]
+UNITS = {"ratio": "", "calls": "", "count": "", "percent": " %"}
+SHOWN = {
+    "create-8": "creating a communicator of 8 ranks",
+    "create-touched-8": "memory that creation touches, a rank",
+    "pss-beyond-buffers-8": "memory in use, 8 ranks, 2 communicators, 32 MB messages, a rank",
+    "waiting-cpu-2": "CPU of a rank that waits 10 s",
+    "syscalls-other-8B-in-100000": "system calls beside sched_yield and futex in 100 000 operations",
+    "allocations-8B-in-100000": "memory allocations in 100 000 operations",
+    "chain-over-default-8-8B": "chain of 14 hops ÷ default algorithm, 8 ranks, 8 B",
+    "chain-hop-over-handoff-4": "chain, 4 ranks: a hop ÷ bare hand-off",
+    "chain-hop-over-handoff-2": "chain, 2 ranks: a hop ÷ bare hand-off",
+}
+
+
+def size_text(n):
+    return f"{n} B" if n < 1024 else f"{n >> 10} KB" if n < 1 << 20 else f"{n >> 20} MB"
+
+
+def us_text(text):
+    value = float(text)
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def rows(name):
+    with open(ROOT / "bench/results" / name, newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def allreduce_table():
+    table = {(int(r["ranks"]), int(r["bytes"]), r["place"]): r for r in rows("ompi.csv")}
+    modes = {r["mode"] for r in table.values() if r["mode"] in ("near", "far")}
+    yield (f"Allreduce of float32 in microseconds: ours (Open MPI 4.1 in its best setting for the cell ÷ ours). Private buffers; arena: from "
+           f"`abc_mem_alloc`.")
+    yield (f"Fresh data before and a full check after every call, one rank late, slowest rank counts. 2 CPUs, so 4 and 8 ranks share them"
+           f"{'; the 2 cores were ' + ' and '.join(sorted(modes)) if modes else ''}. `./dev bench ompi`")
+    yield ""
+    yield "| bytes | 2 ranks, out of place | 2, in place | 4, out of place | 4, in place | 8, out of place | 8, in place | 8, in place, arena |"
+    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for size in SIZES:
+        cells = [size_text(size)]
+        for ranks in (2, 4, 8):
+            for place in ("oop", "ip"):
+                r = table.get((ranks, size, place))
+                cells.append(f"{us_text(r['ours_us'])} ({float(r['ratio']):.2f})" if r else "")
+        r = table.get((8, size, "ip"))
+        cells.append(f"{us_text(r['arena_us'])} ({float(r['arena_ratio']):.2f})" if r else "")
+        yield "| " + " | ".join(cells) + " |"
+    ratios = [float(r["ratio"]) for r in table.values()]
+    hand_off = [r["handoff_us"] for r in table.values() if int(r["ranks"]) == 2][:1]
+    yield ""
+    yield (f"Of {len(ratios)} cells {sum(r > 1 / TIE for r in ratios)} are faster, {sum(TIE <= r <= 1 / TIE for r in ratios)} ties, "
+           f"{sum(r < TIE for r in ratios)} slower; all of them with quartiles in [bench/results/ompi.md](bench/results/ompi.md). The bound of "
+           f"8 B with 2 ranks is the bare hand-off of a cache line, {us_text(hand_off[0])} us in the same run.")
+
+
+def figure_table():
+    found = {r["name"]: r for r in rows("figures.csv")}
+    yield "| other figures: `./dev bench figures` | measured | goal |"
+    yield "| --- | ---: | ---: |"
+    for name, text in SHOWN.items():
+        if name in found:
+            r = found[name]
+            yield f"| {text} | {float(r['value']):.3g}{UNITS.get(r['unit'], ' ' + r['unit'])} | {r['goal'].replace('<=', '≤ ').replace('>=', '≥ ')} |"
+
+
+def main():
+    readme = ROOT / "README.md"
+    old = readme.read_text()
+    text = "\n".join([*allreduce_table(), "", *figure_table()])
+    new = re.sub(r"<!-- figures: begin.*?figures: end -->", lambda _: f"{BEGIN}\n{text}\n{END}", old, flags=re.S)
+    if sys.argv[1:] == ["--check"]:
+        print("README.md says what bench/results says" if new == old else "README.md is out of date: run ./dev bench readme")
+        return new != old
+    readme.write_text(new)
+    return 0
+
+
+sys.exit(main())
