@@ -124,7 +124,7 @@ static uint64_t count_different(const void *buf, abc_type type, const int32_t *w
 uint64_t bench_check(const void *buf, abc_type type, abc_op op, uint32_t limit, const uint32_t *seeds, int nseeds, uint64_t first,
                      uint64_t count)
 {
-    int32_t want[BLOCK];
+    int32_t want[BLOCK] = {0};
     uint64_t wrong = 0;
     for (uint64_t at = 0; at < count; at += BLOCK) {
         uint32_t n = count - at < BLOCK ? (uint32_t)(count - at) : BLOCK;

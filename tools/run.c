@@ -260,6 +260,7 @@ static int run_job(struct job *job)
     job->children = calloc((size_t)job->nranks, sizeof(*job->children));
     if (polls == NULL || job->children == NULL) {
         free(polls);
+        free(job->children);
         perror("abcomm run: cannot start");
         return 1;
     }

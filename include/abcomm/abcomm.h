@@ -174,7 +174,7 @@ typedef void (*abc_op_fn)(const void *in, void *inout, uint64_t count, abc_type 
 ABC_API int abc_op_create(abc_op_fn fn, int commutes, void *context, abc_op *op);
 ABC_API int abc_op_free(abc_op op);
 
-/* Pass as input (or as output, for an input that is also the output) to work in place. */
+/* Pass as input, or as output where the input is the larger or equal one, to work in place. Not for both. */
 #define ABC_IN_PLACE ((const void *)(intptr_t)-1)
 
 /* Runs when the operation is over, on the thread that drove it to its end, before test and wait say so; may start operations, must
@@ -185,7 +185,7 @@ typedef void (*abc_callback)(abc_request *request, int status, void *context);
 typedef struct abc_call {
     size_t size; /* sizeof(abc_call), set by init */
     abc_collective collective;
-    const void *in; /* see abc_collective for counts; ABC_IN_PLACE, or equal to the matching part of out, works in place */
+    const void *in; /* see abc_collective for counts; ABC_IN_PLACE, or the matching part of out, works in place */
     void *out;
     uint64_t count;
     abc_type type;

@@ -13,6 +13,7 @@ ABC_API int abc_op_create(abc_op_fn fn, int commutes, void *context, abc_op *op)
     if (!fn || !op)
         return abci_error(ABC_ERR_ARGUMENT, "the function or the place for the operation is null");
     int row = 0;
+    abci_fork_guard(&lock);
     pthread_mutex_lock(&lock);
     while (row < ROWS && table[row].fn)
         row++;

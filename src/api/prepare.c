@@ -65,11 +65,19 @@ static int check_buffers(const abc_comm *comm, const abc_call *c, struct extent 
 {
     const char *in = c->in;
     char *out = c->out;
+    if (out == ABC_IN_PLACE) {
+        if (c->in == ABC_IN_PLACE || c->collective == ABC_ALLGATHER)
+            return abci_error(ABC_ERR_ARGUMENT,
+                              "ABC_IN_PLACE as output needs an input that holds the output; allgather works in place by "
+                              "ABC_IN_PLACE as input");
+        out = (char *)in + (c->collective == ABC_REDUCE_SCATTER ? e.shift : 0);
+    }
     if (!out && e.out > 0)
         return abci_error(ABC_ERR_ARGUMENT, "the output buffer is null");
     if (c->in == ABC_IN_PLACE) {
         if (c->collective == ABC_REDUCE_SCATTER)
-            return abci_error(ABC_ERR_ARGUMENT, "reduce_scatter works in place when out is in + rank * count, not by ABC_IN_PLACE");
+            return abci_error(ABC_ERR_ARGUMENT,
+                              "reduce_scatter works in place by ABC_IN_PLACE as output, or out = in + rank * count");
         in = out + (c->collective == ABC_ALLGATHER ? e.shift : 0);
     }
     if (!in && e.in > 0)

@@ -150,6 +150,14 @@ ABC_API int abc_test(abc_request *q)
     return status == ABC_PENDING ? status : report(q, status);
 }
 
+/* Back to the spare ones; the last touch of the communicator lets a destroy in another thread go on. */
+static void dispose(struct abc_request *q)
+{
+    abc_comm *comm = q->comm;
+    abci_request_give(comm, q);
+    atomic_fetch_sub_explicit(&comm->live, 1, memory_order_release); /* pairs with abc_comm_destroy */
+}
+
 ABC_API int abc_wait(abc_request **request)
 {
     if (!request)
@@ -163,8 +171,7 @@ ABC_API int abc_wait(abc_request **request)
     status = report(q, abci_engine_wait(&q->comm->engine, q));
     if (!q->persistent) {
         *request = NULL;
-        atomic_fetch_sub_explicit(&q->comm->live, 1, memory_order_release);
-        abci_request_give(q->comm, q);
+        dispose(q);
     }
     return status;
 }
@@ -178,7 +185,6 @@ ABC_API int abc_request_free(abc_request *q)
         return status;
     if (in_progress(q))
         return abci_error(ABC_ERR_STATE, "the request is in progress; wait for it before freeing it");
-    atomic_fetch_sub_explicit(&q->comm->live, 1, memory_order_release);
-    abci_request_give(q->comm, q);
+    dispose(q);
     return ABC_OK;
 }

@@ -4,6 +4,7 @@
 #ifndef ABCI_BASE_H
 #define ABCI_BASE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -102,6 +103,15 @@ int abci_setting_parse(const struct abci_setting *setting, const char *text, dou
 const char *abci_setting_nearest(const char *name);
 /* Value of the environment variable ABCOMM_TEST_<suffix>, or NULL. Test builds only ask; no setting, in no table. */
 const char *abci_setting_test(const char *suffix);
+
+/* ---- fork.c ---- */
+/* Incremented in every forked child: what was created under another value is not this process's. */
+extern uint32_t abci_fork_generation;
+typedef void (*abci_fork_fn)(void);
+/* A child starts with this static lock free. Call before taking it; cheap after the first time. */
+void abci_fork_guard(pthread_mutex_t *lock);
+/* Call this in every child. */
+void abci_fork_watch(abci_fork_fn watcher);
 
 /* ---- text.c ---- */
 /* Number of slips (a character too many, missing, wrong, or two swapped) between a and b; only the first 63 bytes count. */

@@ -18,6 +18,7 @@ static uint32_t retired_generation;
 void abci_comm_reap(void)
 {
     struct retired *over = NULL;
+    abci_fork_guard(&lock);
     pthread_mutex_lock(&lock);
     if (retired_generation != abci_fork_generation) {
         retired = NULL; /* the parent's, not ours */

@@ -118,7 +118,7 @@ static int report_failure(struct gather *gather, const struct entry_head *head)
 static int await_value(struct gather *gather, int rank, const char *name)
 {
     char table[NAME_BYTES];
-    struct entry_head head;
+    struct entry_head head = {0};
     const abc_exchange *exchange = gather->exchange;
     double slice = SLICE_FIRST;
     name_of(gather, table, 't', 0);

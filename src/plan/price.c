@@ -145,6 +145,30 @@ static void close_walk(struct walk *w)
     abci_free(w->next);
 }
 
+/*
+ * Two ranks that show each other the same blocks of IN and nothing else stage where they have read last (run_stage.c), at the speed
+ * of their own caches; plans that show different blocks write where the other has read. Measured from 8 KB to 2 MB: twice the speed
+ * between near cores, more between distant ones. The walk knows nothing of caches, hence this factor.
+ */
+#define SWAP_GAIN 0.5
+
+static bool swaps(const struct abci_plan_set *set)
+{
+    if (set->nranks != 2 || set->plan[0]->nsteps == 0 || set->plan[0]->nsteps != set->plan[1]->nsteps)
+        return false;
+    bool shows = false;
+    for (uint32_t i = 0; i < set->plan[0]->nsteps; i++) {
+        const struct abci_step *a = &set->plan[0]->steps[i], *b = &set->plan[1]->steps[i];
+        if (a->kind != ABCI_PUBLISH && b->kind != ABCI_PUBLISH)
+            continue;
+        if (a->kind != b->kind || a->src.buffer != ABCI_IN || b->src.buffer != ABCI_IN || a->src.block != b->src.block ||
+            a->src.count != b->src.count)
+            return false;
+        shows = true;
+    }
+    return shows;
+}
+
 void abci_plan_price(const struct abci_plan_set *set, const struct abci_price_constants *c, struct abci_price *price)
 {
     struct walk w = {.set = set, .c = c, .crowding = c->crowding > 1 ? c->crowding : 1};
@@ -152,6 +176,7 @@ void abci_plan_price(const struct abci_plan_set *set, const struct abci_price_co
     if (open_walk(&w)) {
         price->fixed = walk(&w, 0);
         price->per_byte = (walk(&w, PROBE_BYTES) - price->fixed) / PROBE_BYTES;
+        price->per_byte *= swaps(set) ? SWAP_GAIN : 1;
     }
     close_walk(&w);
 }

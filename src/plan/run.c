@@ -120,9 +120,9 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     if (status != ABC_OK)
         return status;
     e->instance = abci_alloc_aligned(sizeof *e->instance * ABCI_SLOTS, ABCI_LINE);
-    e->blocked = abci_alloc(sizeof *e->blocked * (ABCI_SLOTS + 2));
+    e->blocked = abci_alloc(sizeof *e->blocked * n);
     e->sources = abci_alloc(sizeof *e->sources * (n + 1));
-    e->located = abci_alloc(sizeof(void *) * 2 * (n + 1));
+    e->located = abci_alloc(sizeof *e->located * (n + 1));
     e->gather = abci_alloc(256 * n);
     if (e->instance && e->blocked && e->sources && e->located && e->gather)
         return ABC_OK;
@@ -169,6 +169,13 @@ static void wake_local(struct abci_engine *e)
         return;
     atomic_fetch_add_explicit(&e->event, 1, memory_order_seq_cst);
     syscall(SYS_futex, &e->event, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
+}
+
+/* The same after a store that a sleeper looks at: the store comes before the load of sleepers. */
+static void wake_waiter(struct abci_engine *e)
+{
+    atomic_thread_fence(memory_order_seq_cst); /* pairs with the sleeper's additions and loads in sleep_local */
+    wake_local(e);
 }
 
 static void futex_sleep(_Atomic uint32_t *word, uint32_t value)
@@ -225,19 +232,20 @@ static void release_claim(struct abci_engine *e)
         if (q->counted)
             atomic_fetch_sub_explicit(&e->outstanding, 1, memory_order_relaxed);
         atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release); /* pairs with state_of, as in complete */
+        wake_waiter(e);
     }
     wake_local(e);
     if (ABCI_UNLIKELY(atomic_load_explicit(&e->outstanding, memory_order_relaxed)))
         wake_progress(e);
 }
 
-/* Sleep until an event of the engine, unless the request is complete or the claim is free. */
+/* Sleep until an event of the engine, unless the request is complete, or needs a driver and the claim is free. */
 static void sleep_local(struct abci_engine *e, struct abc_request *q)
 {
     atomic_fetch_add_explicit(&e->sleepers, 1, memory_order_seq_cst);
     uint32_t event = atomic_load_explicit(&e->event, memory_order_seq_cst);
-    bool idle = atomic_load_explicit(&e->claim, memory_order_seq_cst) == 0 || state_of(q) == ABCI_REQUEST_COMPLETE;
-    if (!idle)
+    bool undriven = atomic_load_explicit(&e->claim, memory_order_seq_cst) == 0 && state_of(q) == ABCI_REQUEST_STARTED;
+    if (!undriven && state_of(q) != ABCI_REQUEST_COMPLETE)
         futex_sleep(&e->event, event);
     atomic_fetch_sub_explicit(&e->sleepers, 1, memory_order_seq_cst);
 }
@@ -323,7 +331,7 @@ static uint32_t in_order(const struct abci_engine *e)
 static int pass(struct abci_engine *e, struct abc_request *own)
 {
     int moved = 0;
-    e->nblocked = 0;
+    abci_blocked_clear(e);
     if (abci_shm_failed(e->shm))
         return ABC_ERR_PEER;
     take_inbox(e);
@@ -338,7 +346,7 @@ static int pass(struct abci_engine *e, struct abc_request *own)
         if (inst->state == ABCI_INSTANCE_FREE && q->finished == q->chunks) {
             complete(e, q, ABC_OK);
             if (q != own)
-                wake_local(e);
+                wake_waiter(e);
         }
     }
     while (e->queue) {
@@ -413,6 +421,14 @@ static int wait_for_peers(struct abci_engine *e, bool may_sleep)
     return status;
 }
 
+/* Something moved: the wait, if there was one, is over, and the next one counts from its own beginning. */
+static void moved_on(struct abci_engine *e)
+{
+    const struct abci_waiting *w = &e->waiting;
+    if (w->since != 0 || w->armed || w->spins)
+        abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
+}
+
 /* Drive until the request is complete (or, without one, until nothing is outstanding or somebody wants the claim). */
 static void drive(struct abci_engine *e, struct abc_request *own)
 {
@@ -427,8 +443,7 @@ static void drive(struct abci_engine *e, struct abc_request *own)
                 : !e->active && !e->queue && !atomic_load_explicit(&e->inbox, memory_order_relaxed))
             break;
         if (moved) {
-            if (e->waiting.armed || e->waiting.spins)
-                abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
+            moved_on(e);
             continue;
         }
         if (!own && atomic_load_explicit(&e->sleepers, memory_order_relaxed) > 0)
@@ -438,8 +453,7 @@ static void drive(struct abci_engine *e, struct abc_request *own)
             return;
         }
     }
-    if (e->waiting.armed || e->waiting.spins)
-        abci_shm_wait_over(e->shm, &e->waiting, e->blocked, e->nblocked);
+    moved_on(e);
 }
 
 /* ---- For the API
@@ -469,7 +483,7 @@ static void push_inbox(struct abci_engine *e, struct abc_request *q)
 int abci_engine_wait(struct abci_engine *e, struct abc_request *q)
 {
     while (state_of(q) != ABCI_REQUEST_COMPLETE) {
-        if (try_claim(e)) {
+        if (state_of(q) == ABCI_REQUEST_STARTED && try_claim(e)) {
             if (state_of(q) == ABCI_REQUEST_STARTED)
                 drive(e, q);
             release_claim(e);
@@ -525,8 +539,11 @@ void abci_engine_start(struct abci_engine *e, struct abc_request *q)
 {
     push_inbox(e, q);
     if (try_claim(e)) {
-        if (pass(e, NULL) < 0)
+        int moved = pass(e, NULL);
+        if (moved < 0)
             fail_all(e);
+        else if (moved)
+            moved_on(e);
         release_claim(e);
     } else {
         abci_shm_ring(e->shm->control);
@@ -540,7 +557,9 @@ int abci_engine_test(struct abci_engine *e, struct abc_request *q)
         int moved = pass(e, q);
         if (moved < 0)
             fail_all(e);
-        else if (!moved && state_of(q) == ABCI_REQUEST_STARTED && wait_for_peers(e, false) != ABC_OK)
+        else if (moved)
+            moved_on(e);
+        else if (state_of(q) == ABCI_REQUEST_STARTED && wait_for_peers(e, false) != ABC_OK)
             fail_all(e);
         release_claim(e);
     }

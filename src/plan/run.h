@@ -113,6 +113,7 @@ struct abci_engine {
     int tokens;
     uint16_t *blocked; /* peers that the last pass waited for */
     int nblocked;
+    uint64_t is_blocked[ABCI_MAX_RANKS / 64];
     struct abci_waiting waiting;
     int suspect;            /* peer that looked dead at the last look, -1 */
     const void **sources;   /* operands of the reduction under way */
@@ -131,9 +132,9 @@ int abci_engine_allow_remote(struct abci_engine *engine);
 /* Run a prepared request to its end on this thread; returns its status. */
 int abci_engine_run(struct abci_engine *engine, struct abc_request *request);
 /*
- * The same for an allreduce like the last one that fits a line, prepared already. ABC_OK; ABC_PENDING: nothing has happened;
- * ABCI_LATE: the header is stored, a peer is late, the claim stays with the caller, who must go on with the same call by
- * abci_engine_run_late.
+ * The same for an allreduce like the last one that fits a header, prepared already. ABC_OK; ABC_PENDING: nothing has happened;
+ * ABC_ERR_PEER: the communicator has ended; ABCI_LATE: the header is stored, a peer is late, the claim stays with the caller, who
+ * must go on with the same call by abci_engine_run_late.
  */
 #define ABCI_LATE 2
 int abci_engine_run_tiny(struct abci_engine *engine, const void *in, void *out, uint64_t count, abc_type type, abc_op op);

@@ -10,6 +10,12 @@
 #define ABCI_REMOTE_TILE (256 << 10)
 #define ABCI_WINDOW 32 /* steps that may be ahead of the first incomplete one */
 
+/* One readable piece of a peer: an address, or an address in the peer's process. */
+struct source {
+    const char *local;
+    uint64_t remote; /* when local is NULL */
+};
+
 enum abci_instance_state { ABCI_INSTANCE_FREE, ABCI_INSTANCE_STEPS, ABCI_INSTANCE_READERS };
 
 /* One chunk of one operation in flight; lives in slot sequence % ABCI_SLOTS. */
@@ -69,10 +75,19 @@ int abci_tiny_run(struct abci_engine *e, const void *in, void *out);
 /* run_step.c: advance one instance. 1 moved, 0 not now, negative: the communicator has failed. */
 int abci_advance(struct abci_engine *e, struct abci_instance *inst);
 
+/* Peers that the pass under way waits for, each once. */
 static inline void abci_blocked_by(struct abci_engine *e, int peer)
 {
-    if (e->nblocked < ABCI_SLOTS + 2)
-        e->blocked[e->nblocked++] = (uint16_t)peer;
+    uint64_t *word = &e->is_blocked[peer / 64], bit = 1ull << (peer % 64);
+    if (*word & bit)
+        return;
+    *word |= bit;
+    e->blocked[e->nblocked++] = (uint16_t)peer;
+}
+static inline void abci_blocked_clear(struct abci_engine *e)
+{
+    for (; e->nblocked > 0; e->nblocked--)
+        e->is_blocked[e->blocked[e->nblocked - 1] / 64] = 0;
 }
 /* One record in the event ring. sequence 0: the operation never got a number. */
 static inline void abci_note(struct abci_engine *e, const struct abc_request *q, enum abci_event_kind kind, uint32_t sequence,

@@ -1,7 +1,6 @@
 /*
- * run_issue.c - stage 3: an instance starts. Chooses how peers reach each buffer, borrows staging, stores the operation's header,
- * which publishes small payloads with the same line. Before: run.c's queue. After: run_step.c. Runs under the claim; allocates only
- * when staging has to grow, never in the steady state.
+ * run_issue.c - stage 3: an instance starts. Waits for its slot and its staging (run_stage.c), then stores the operation's header,
+ * which publishes small payloads with the same lines. Before: run.c's queue. After: run_step.c. Runs under the claim.
  */
 #include <string.h>
 

@@ -15,7 +15,7 @@
 #define PATIENCE 0.02 /* seconds for any single answer */
 
 /* Words of the probe lines; one line each. */
-enum { WORD_STATE, WORD_PING, WORD_BLOCK, WORD_PRIVATE, WORD_COPY, WORD_CALL_NS, WORD_BYTE_NS, WORD_COUNT };
+enum { WORD_STATE, WORD_PING, WORD_BLOCK, WORD_PRIVATE, WORD_COPY, WORD_CALL, WORD_BYTE, WORD_COUNT };
 enum { STATE_GO = 1, STATE_SKIP = 2, STATE_READY = 3, STATE_OVER = 4 };
 
 static struct {
@@ -134,8 +134,8 @@ static void time_remote(struct abci_shm *shm, char *to, uint64_t from)
         small = t1 - t0 < small ? t1 - t0 : small;
         large = t2 - t1 < large ? t2 - t1 : large;
     }
-    put(shm->control, WORD_CALL_NS, (uint64_t)(small * 1e12) + 1);
-    put(shm->control, WORD_BYTE_NS, (uint64_t)((large - small) * 1e15 / BLOCK) + 1);
+    put(shm->control, WORD_CALL, (uint64_t)(small * 1e12) + 1);
+    put(shm->control, WORD_BYTE, (uint64_t)((large - small) * 1e15 / BLOCK) + 1);
 }
 
 static void lead(struct abci_shm *shm, struct abci_machine *m, char *private)
@@ -156,8 +156,8 @@ static void lead(struct abci_shm *shm, struct abci_machine *m, char *private)
         double staged = within(m->staged[m->stream_stage], 1e-11, 5e-10);
         m->price.read = staged * 0.5;
         m->price.copy = staged * 0.5;
-        m->remote_call = 1e-12 * (double)atomic_load(word(peer, WORD_CALL_NS));
-        m->remote_byte = 1e-15 * (double)atomic_load(word(peer, WORD_BYTE_NS));
+        m->remote_call = 1e-12 * (double)atomic_load(word(peer, WORD_CALL));
+        m->remote_byte = 1e-15 * (double)atomic_load(word(peer, WORD_BYTE));
         if (m->remote_call > 0 && m->remote_call + m->remote_byte * (256 << 10) < 0.7 * staged * (256 << 10))
             m->remote_from = 256;
     } else {
@@ -190,6 +190,7 @@ void abci_probe(struct abci_shm *shm, struct abci_machine *m)
     if (shm->nranks < 2 || shm->rank > 1)
         return;
     if (shm->rank == 0) {
+        abci_fork_guard(&known.lock);
         pthread_mutex_lock(&known.lock);
         bool skip = known.valid;
         if (skip)

@@ -10,6 +10,8 @@
  */
 #include "plan/run_internal.h"
 
+_Static_assert(ABCI_PACKED == ABCI_INLINE_HEADER, "areas without gaps are those that a header holds");
+
 #define REGION_SMALL (64u << 10)
 #define REGIONS_LARGE 4 /* per engine; more instances wait */
 /* Halves start off the page boundary: equal low address bits in user buffers make loads wait for stores. */

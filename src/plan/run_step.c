@@ -108,12 +108,6 @@ static int peers_ready(struct abci_engine *e, struct abci_instance *inst, const 
 /* ---- Where bytes are
  * ------------------------------------------------------------------------------------------------------------------- */
 
-/* One readable piece of a peer: an address, or an address in the peer's process. */
-struct source {
-    const char *local;
-    uint64_t remote; /* when local is NULL */
-};
-
 /* A payload that is longer than the header's first line is put together in the engine's buffer of that peer. */
 static const char *header_payload(struct abci_engine *e, const struct abci_instance *inst, int peer)
 {
@@ -248,7 +242,7 @@ static int step_fetch(struct abci_engine *e, struct abci_instance *inst, const s
         n = pieces(inst, &s->dst);
     for (int i = 0; i < n; i++) {
         struct abci_range from = piece(inst, &s->src, n, i), to = piece(inst, &s->dst, n, i);
-        struct source src;
+        struct source src = {0};
         if (to.bytes == 0)
             continue;
         int status = locate(e, inst, peer->rank, peer->counter, s->src.buffer, from, &src);

@@ -28,8 +28,8 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
 {
     struct abci_tiny *t = &e->tiny;
     uint64_t bytes = q->shape.count * q->shape.element;
-    t->bytes = 0;
-    if (bytes == 0 || bytes > ABCI_TINY_MAX || q->reduction.user || e->shm->nranks < 2 || !fusible(q->run, e->shm->nranks))
+    if (bytes == 0 || bytes > ABCI_TINY_MAX || q->chunks != 1 || q->reduction.user || e->shm->nranks < 2 ||
+        !fusible(q->run, e->shm->nranks))
         return;
     t->bytes = (uint32_t)bytes;
     t->like = *q;
@@ -106,7 +106,7 @@ static bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, uint3
                 return false;
             abci_pause();
         }
-        p->done = slot->head.done; /* only ever grows */
+        p->done = slot->head.done; /* as old as the header: at worst the slots' watermark is asked again */
         e->sources[r] = t->bytes > 32 ? whole : (const char *)slot->head.payload;
     }
     return true;

@@ -37,7 +37,6 @@ struct abci_segment {
     struct abci_segment *next;
 };
 
-uint32_t abci_fork_generation;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct abci_segment *) self;
 static struct abci_segment *attached;
@@ -47,8 +46,6 @@ static struct extent *extents;
  */
 static void forget_in_child(void)
 {
-    pthread_mutex_init(&lock, NULL);
-    abci_fork_generation++;
     atomic_store(&self, NULL);
     extents = NULL;
     attached = NULL;
@@ -154,7 +151,9 @@ static int add_window(struct abci_segment *s, uint64_t bytes)
     struct extent *e = abci_alloc(sizeof *e);
     if (!e)
         return abci_error(ABC_ERR_MEMORY, "no memory for the arena's records");
-    if (abci_fault("ftruncate segment") || ftruncate(s->fd, (off_t)(offset + size)) != 0) {
+    struct stat st; /* an earlier growth whose mapping failed has left the file longer; it cannot shrink */
+    bool long_enough = fstat(s->fd, &st) == 0 && st.st_size >= (off_t)(offset + size);
+    if (abci_fault("ftruncate segment") || (!long_enough && ftruncate(s->fd, (off_t)(offset + size)) != 0)) {
         abci_free(e);
         return abci_error_errno(ABC_ERR_MEMORY, "shared memory cannot grow to %llu MiB",
                                 (unsigned long long)((offset + size) >> 20));
@@ -231,16 +230,14 @@ _Static_assert(sizeof(struct abci_segment_head) <= PAGE, "the head must fit the 
 
 struct abci_segment *abci_segment_self(void)
 {
-    static int at_fork_registered;
     struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
     if (s)
         return s;
     pthread_mutex_lock(&lock);
     s = atomic_load_explicit(&self, memory_order_relaxed);
     if (!s && create_self(&s) == ABC_OK) {
-        if (!at_fork_registered)
-            pthread_atfork(NULL, NULL, forget_in_child);
-        at_fork_registered = 1;
+        abci_fork_guard(&lock);
+        abci_fork_watch(forget_in_child);
         atomic_store_explicit(&self, s, memory_order_release); /* pairs with abci_segment_find's acquire */
     }
     pthread_mutex_unlock(&lock);
@@ -333,7 +330,8 @@ static void close_peer(struct abci_segment *s)
 {
     uint32_t n = atomic_load_explicit(&s->head->windows, memory_order_acquire);
     uint64_t bytes[ABCI_SEGMENT_WINDOWS];
-    for (uint32_t w = 0; w < n && w < ABCI_SEGMENT_WINDOWS; w++)
+    n = n < ABCI_SEGMENT_WINDOWS ? n : ABCI_SEGMENT_WINDOWS;
+    for (uint32_t w = 0; w < n; w++)
         bytes[w] = s->head->window[w].bytes;
     for (uint32_t w = n; w-- > 0;) {
         char *base = atomic_load_explicit(&s->base[w], memory_order_relaxed);
@@ -401,11 +399,6 @@ void abci_segment_release(struct abci_segment *s)
 int abci_segment_fd(const struct abci_segment *s)
 {
     return s->fd;
-}
-
-uint32_t abci_segment_pid(const struct abci_segment *s)
-{
-    return s->head->pid;
 }
 
 void abci_segment_list(uint64_t offset)

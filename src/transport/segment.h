@@ -35,7 +35,6 @@ int abci_segment_attach(int fd, struct abci_segment **segment);
 void abci_segment_hold(struct abci_segment *segment);
 void abci_segment_release(struct abci_segment *segment);
 int abci_segment_fd(const struct abci_segment *segment);
-uint32_t abci_segment_pid(const struct abci_segment *segment);
 
 /* Address of [offset, offset + bytes) of a segment, mapping its window when needed; NULL when no window holds the range. */
 void *abci_segment_at(struct abci_segment *segment, uint64_t offset, uint64_t bytes);
@@ -49,8 +48,5 @@ bool abci_segment_find(const void *ptr, uint64_t bytes, uint64_t *offset);
 /* List a control block for `abcomm inspect`; remove it again. */
 void abci_segment_list(uint64_t offset);
 void abci_segment_unlist(uint64_t offset);
-
-/* Incremented in every forked child: what was created under another value is not this process's. */
-extern uint32_t abci_fork_generation;
 
 #endif

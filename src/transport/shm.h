@@ -1,7 +1,8 @@
 /*
  * shm.h - stage 4: the shared words of a communicator on one host, and how ranks wait for them. docs/protocol.md lists every word
  * with writer, readers and ordering. A rank writes only its own control block, except: `waiters` and `left` of a peer, a peer's
- * doorbell, and the failure record in rank 0's block. Readers pull; nobody writes into a peer's data.
+ * doorbell, the failure record in rank 0's block, and, of two ranks, staging tokens that it owns in the peer's segment. Readers
+ * pull; nobody writes into a peer's buffers.
  */
 #ifndef ABCI_SHM_H
 #define ABCI_SHM_H
@@ -227,6 +228,7 @@ void abci_call_describe(const struct abci_call_id *call, char *text, size_t capa
 struct abci_waiting {
     uint32_t spins;
     bool armed;       /* waiters' bits are set: look once more, then sleep */
+    bool brief;       /* armed without the kernel's barrier: sleep only a little */
     bool said;        /* the "waiting for" line has been written */
     uint32_t bell;    /* doorbell before arming */
     double since;     /* start of the wait, 0 until it lasts */

@@ -53,6 +53,7 @@ static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *bl
     if (shm->barrier_by_kernel && !brief)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     w->armed = true;
+    w->brief = brief;
 }
 
 void abci_shm_wait_over(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked)
@@ -196,7 +197,7 @@ int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *
         arm(shm, w, blocked, nblocked, brief);
         return ABC_PENDING;
     }
-    double left = timeout - waited, slice = brief ? BRIEF_SLICE : SLICE;
+    double left = timeout - waited, slice = w->brief ? BRIEF_SLICE : SLICE;
     sleep_on_doorbell(shm, w, left < slice ? left : slice);
     return ABC_PENDING;
 }

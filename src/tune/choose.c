@@ -12,13 +12,6 @@
 #define MAX_ALGOS 16
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
-/*
- * Two ranks that show each other the same blocks stage where they have read last (plan/run_stage.c), at the speed of their own
- * caches; plans that show different blocks write where the other has read. Measured at 8 KB to 2 MB: twice the speed between near
- * cores, more between distant ones. Prices know nothing of caches, hence this factor.
- */
-#define SWAP_GAIN 0.5
-
 struct option {
     const struct abci_algo *algo;
     struct abci_price price;
@@ -200,8 +193,6 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
         if (status != ABC_OK)
             return status;
         abci_plan_price(&set, &c->constants, &o->price);
-        if (c->nranks == 2 && run->publishes_in && run->in_by_lead && !run->publishes_out && !run->plan->ntmp)
-            o->price.per_byte *= SWAP_GAIN;
         abci_plan_set_free(&set);
         ABCI_LOG(ABCI_LOG_DEBUG, "tune", c->rank, "%s by %s: %.2f us + %.3f us per MiB", abc_collective_name(coll), o->algo->name,
                  o->price.fixed * 1e6, o->price.per_byte * 1e6 * 1048576);
