@@ -43,7 +43,7 @@ bool abci_tiny_like(const struct abci_engine *e, const void *in, const void *out
     const struct abci_tiny *t = &e->tiny;
     uintptr_t apart = (uintptr_t)in > (uintptr_t)out ? (uintptr_t)in - (uintptr_t)out : (uintptr_t)out - (uintptr_t)in;
     return t->bytes && t->like.id.count == count && t->like.reduction.type == type && t->like.reduction.op == op &&
-           in != ABC_IN_PLACE && (apart == 0 || apart >= t->bytes);
+           in != ABC_IN_PLACE && out != ABC_IN_PLACE && (apart == 0 || apart >= t->bytes);
 }
 
 static void store_header(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain, const void *in)
