@@ -124,8 +124,9 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
         .count = q->id.count,
         .length = q->id.count,
     };
-    q->is_direct[ABCI_IN] = e.in > ABCI_INLINE_HEADER && abci_segment_find(q->in, e.in, &q->direct[ABCI_IN]);
-    q->is_direct[ABCI_OUT] = e.out > ABCI_INLINE_HEADER && abci_segment_find(q->out, e.out, &q->direct[ABCI_OUT]);
+    /* What is short is staged wherever it lies: cheaper than to wait for its readers. */
+    q->is_direct[ABCI_IN] = e.in > ABCI_EAGER && abci_segment_find(q->in, e.in, &q->direct[ABCI_IN]);
+    q->is_direct[ABCI_OUT] = e.out > ABCI_EAGER && abci_segment_find(q->out, e.out, &q->direct[ABCI_OUT]);
     q->timeout = c->timeout > 0 ? c->timeout : comm->timeout;
     q->callback = c->callback;
     q->callback_context = c->callback_context;

@@ -76,10 +76,12 @@ struct abc_request {
     int tag;
 };
 
-/* run_tiny.c: the last call that fits a header, kept for the next one like it. bytes 0: nothing. */
-#define ABCI_TINY_MAX ABCI_INLINE_HEADER
+/* run_tiny.c: the last short call, kept for the next one like it. bytes 0: nothing. */
+#define ABCI_EAGER (16 << 10) /* IN areas up to this size are staged before the header is stored */
+#define ABCI_TINY_MAX ABCI_EAGER
 struct abci_tiny {
     uint32_t bytes;
+    bool staged;             /* no header holds it */
     struct abc_request like; /* the call as it was prepared; its buffers mean nothing any more */
 };
 

@@ -6,7 +6,6 @@
 #include "diag/event.h"
 #include "plan/run.h"
 
-#define ABCI_EAGER (16 << 10) /* IN areas up to this size are staged before the header is stored */
 #define ABCI_REMOTE_TILE (256 << 10)
 #define ABCI_WINDOW 32 /* steps that may be ahead of the first incomplete one */
 
@@ -74,6 +73,8 @@ int abci_tiny_run(struct abci_engine *e, const void *in, void *out);
 
 /* run_step.c: advance one instance. 1 moved, 0 not now, negative: the communicator has failed. */
 int abci_advance(struct abci_engine *e, struct abci_instance *inst);
+/* This rank reads nothing more for the sequence; gained: a token + 1 that it has read, or 0. */
+void abci_reads_over(struct abci_engine *e, uint32_t sequence, uint8_t gained);
 
 /* Peers that the pass under way waits for, each once. */
 static inline void abci_blocked_by(struct abci_engine *e, int peer)

@@ -148,14 +148,17 @@ int abci_issue(struct abci_engine *e)
     inst->at_step = UINT32_MAX;
     inst->reader = 0;
     memset(inst->verified, 0, sizeof inst->verified[0] * (size_t)((e->shm->nranks + 63) / 64));
+    bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
     inst->flags = inline_flags(inst);
-    inst->region = NULL;
-    inst->token = inst->gained = 0;
+    if (!laid_out) {
+        inst->region = NULL;
+        inst->token = inst->gained = 0;
+    }
     if (inst->flags) {
         inst->mode[ABCI_IN] = inst->mode[ABCI_OUT] = ABCI_MODE_NONE;
         inst->tmp = inst->tiny;
         inst->tmp_area = ABCI_INLINE_COUNTER;
-    } else {
+    } else if (!laid_out) {
         int status = abci_lay_out(e, inst);
         if (status != ABC_OK)
             return status == ABC_PENDING ? 0 : status;
@@ -173,10 +176,10 @@ int abci_issue(struct abci_engine *e)
         if (!e->queue)
             e->queue_end = &e->queue;
     }
-    if (inst->flags & ABCI_HEADER_PAYLOAD)
+    if (inst->flags & ABCI_HEADER_PAYLOAD || laid_out)
         inst->first = inst->run->lead;
-    if (e->header_stored) {
-        e->header_stored = false; /* run_tiny.c has stored the same bytes and noted the start */
+    if (laid_out) {
+        e->header_stored = false; /* the same bytes, and the start is noted */
         return 1;
     }
     ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);

@@ -404,7 +404,7 @@ static bool step_over(const struct abci_instance *inst, int32_t index)
 
 /* All own steps are over: this rank reads nothing more; a token that it has read is its own now. Move the watermark over every
  * sequence for which that holds. */
-static void reads_over(struct abci_engine *e, uint32_t sequence, uint8_t gained)
+void abci_reads_over(struct abci_engine *e, uint32_t sequence, uint8_t gained)
 {
     if (gained && e->tokens < 2 * ABCI_SWAPS)
         e->token[e->tokens++] = gained - 1;
@@ -469,7 +469,7 @@ int abci_advance(struct abci_engine *e, struct abci_instance *inst)
         if (moved < 0)
             return moved;
         if (inst->first == inst->run->plan->nsteps) {
-            reads_over(e, inst->sequence, inst->gained);
+            abci_reads_over(e, inst->sequence, inst->gained);
             inst->state = ABCI_INSTANCE_READERS;
             moved = 1;
         }

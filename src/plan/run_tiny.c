@@ -1,9 +1,9 @@
 /*
- * run_tiny.c - stage 3: an allreduce that fits a header, on an idle engine: the one-shot plan with its PUBLISH and its REDUCE
- * fused. Writes the same header and reads the same headers as the general machine (run_issue.c, run_step.c), so that a peer cannot
- * tell; when a peer is late the general machine takes over where this stops. What the call needs is kept from the last one like it:
- * the second call of a kind comes here. Runs under the claim. Cost: one to four lines written, as many read a peer, no division, no
- * search.
+ * run_tiny.c - stage 3: a short allreduce on an idle engine: the one-shot plan with its PUBLISH and its REDUCE fused. Short is what
+ * fits a header, or is staged before the header is stored. Writes the same header and reads the same headers as the general machine
+ * (run_issue.c, run_step.c), so that a peer cannot tell; when a peer is late the general machine takes over where this stops. What
+ * the call needs is kept from the last one like it: the second call of a kind comes here. Runs under the claim. Cost: the lines of
+ * the header and the payload written once, as many read a peer, no division, no search.
  */
 #include <string.h>
 
@@ -32,6 +32,7 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
         !fusible(q->run, e->shm->nranks))
         return;
     t->bytes = (uint32_t)bytes;
+    t->staged = bytes > ABCI_INLINE_HEADER;
     t->like = *q;
     t->like.tag = 0;
     t->like.reduction.final = 1;
@@ -46,6 +47,42 @@ bool abci_tiny_like(const struct abci_engine *e, const void *in, const void *out
            in != ABC_IN_PLACE && out != ABC_IN_PLACE && (apart == 0 || apart >= t->bytes);
 }
 
+/* Staging for a payload that no header holds, and the payload in it. False: none is free now. */
+static bool stage(struct abci_engine *e, struct abci_tiny *t, uint32_t sequence, const void *in, const void *out)
+{
+    struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
+    t->like.in_place = in == out;
+    inst->request = &t->like;
+    inst->run = t->like.run;
+    inst->shape = t->like.shape;
+    inst->sequence = sequence;
+    inst->flags = inst->token = inst->gained = 0;
+    inst->region = NULL;
+    if (abci_lay_out(e, inst) != ABC_OK)
+        return false;
+    abci_copy(inst->stage[ABCI_IN], NULL, in, t->bytes, ABCI_STORE_PLAIN);
+    return true;
+}
+
+static void fill_payload(struct abci_header_slot *slot, const struct abci_tiny *t, uint32_t sequence, const char *in)
+{
+    memcpy(slot->head.payload, in, t->bytes < 32 ? t->bytes : 32);
+    for (uint32_t line = 0, at = 32; at < t->bytes; line++, at += 60) {
+        memcpy(slot->more[line].payload, in + at, t->bytes - at < 60 ? t->bytes - at : 60);
+        atomic_store_explicit(&slot->more[line].sequence, sequence, memory_order_release); /* pairs with complete */
+    }
+}
+
+static void fill_descriptors(const struct abci_instance *inst, struct abci_header *h)
+{
+    h->base[ABCI_IN] = inst->staging_offset;
+    h->base[ABCI_OUT] = 0;
+    h->region = 0;
+    h->mode[ABCI_IN] = ABCI_MODE_STAGED;
+    h->mode[ABCI_OUT] = ABCI_MODE_NONE;
+    h->token = inst->token;
+}
+
 static void store_header(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain, const void *in)
 {
     struct abci_header_slot *slot = abci_shm_header(e->shm->control, sequence);
@@ -53,18 +90,17 @@ static void store_header(struct abci_engine *e, const struct abci_tiny *t, uint3
     h->collective = t->like.id.collective;
     h->type = t->like.id.type;
     h->op = t->like.id.op;
-    h->flags = ABCI_HEADER_PAYLOAD | ABCI_COUNTER_PAYLOAD;
+    h->flags = t->staged ? 0 : ABCI_HEADER_PAYLOAD | ABCI_COUNTER_PAYLOAD;
     h->root = 0;
     h->counter0 = t->like.run->lead_value;
     h->algorithm = t->like.id.algorithm;
     h->count = t->like.id.count;
     h->chain = chain;
     h->done = e->reads_over;
-    memcpy(h->payload, in, t->bytes < 32 ? t->bytes : 32);
-    for (uint32_t line = 0, at = 32; at < t->bytes; line++, at += 60) {
-        memcpy(slot->more[line].payload, (const char *)in + at, t->bytes - at < 60 ? t->bytes - at : 60);
-        atomic_store_explicit(&slot->more[line].sequence, sequence, memory_order_release); /* pairs with complete */
-    }
+    if (t->staged)
+        fill_descriptors(&e->instance[sequence % ABCI_SLOTS], h);
+    else
+        fill_payload(slot, t, sequence, in);
     atomic_store_explicit(&h->sequence, sequence, memory_order_release); /* pairs with same_call and with verify in run_step.c */
     abci_shm_notify(e->shm);
 }
@@ -92,6 +128,17 @@ static bool complete(const struct abci_header_slot *slot, const struct abci_tiny
     return true;
 }
 
+/* Where a peer's staged payload lies; NULL where only the general machine can reach it. */
+static const char *staged(struct abci_engine *e, const struct abci_tiny *t, int peer, const struct abci_header *h)
+{
+    struct abci_segment *segment = e->shm->peer[peer].segment;
+    if (h->counter0 < t->like.run->lead_value || h->mode[ABCI_IN] == ABCI_MODE_REMOTE || h->token > 2 * ABCI_SWAPS)
+        return NULL;
+    if (h->token)
+        segment = e->shm->peer[(h->token - 1) / ABCI_SWAPS].segment;
+    return abci_segment_at(segment, h->base[ABCI_IN], t->bytes);
+}
+
 static bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain)
 {
     uint32_t polls = e->shm->wait.spins;
@@ -101,23 +148,42 @@ static bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, uint3
         struct abci_shm_peer *p = &e->shm->peer[r];
         const struct abci_header_slot *slot = abci_shm_header(p->control, sequence);
         char *whole = e->gather + (size_t)r * 256;
-        while (!same_call(&slot->head, t, sequence, chain) || (t->bytes > 32 && !complete(slot, t, sequence, whole))) {
+        bool lines = !t->staged && t->bytes > 32;
+        while (!same_call(&slot->head, t, sequence, chain) || (lines && !complete(slot, t, sequence, whole))) {
             if (polls-- == 0)
                 return false;
             abci_pause();
         }
         p->done = slot->head.done; /* as old as the header: at worst the slots' watermark is asked again */
-        e->sources[r] = t->bytes > 32 ? whole : (const char *)slot->head.payload;
+        if (t->staged)
+            e->sources[r] = staged(e, t, r, &slot->head);
+        else
+            e->sources[r] = lines ? whole : (const char *)slot->head.payload;
+        if (!e->sources[r])
+            return false;
     }
     return true;
 }
 
+/* This rank reads nothing more: staging goes back, a token that it has read is its own, the watermark moves. */
+static void finish(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence)
+{
+    struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
+    e->next_sequence = sequence + 1;
+    if (t->staged && inst->region)
+        inst->region->used = false;
+    uint8_t gained =
+        t->staged && e->shm->nranks == 2 ? abci_shm_header(e->shm->peer[1 - e->shm->rank].control, sequence)->head.token : 0;
+    abci_reads_over(e, sequence, gained);
+}
+
 int abci_tiny_run(struct abci_engine *e, const void *in, void *out)
 {
-    const struct abci_tiny *t = &e->tiny;
+    struct abci_tiny *t = &e->tiny;
     uint32_t sequence = e->next_sequence;
     if (e->active | (uint32_t)(e->queue != NULL) | e->reads_over_mask || e->reads_over + 1 != sequence ||
-        !abci_slot_free(e, sequence) || atomic_load_explicit(&e->inbox, memory_order_relaxed) || abci_shm_failed(e->shm))
+        !abci_slot_free(e, sequence) || atomic_load_explicit(&e->inbox, memory_order_relaxed) || abci_shm_failed(e->shm) ||
+        (t->staged && !stage(e, t, sequence, in, out)))
         return ABC_PENDING;
     uint32_t chain = abci_chained(e->chain, &t->like.id);
     abci_note(e, &t->like, ABCI_EVENT_START, sequence, ABC_PENDING);
@@ -131,9 +197,7 @@ int abci_tiny_run(struct abci_engine *e, const void *in, void *out)
     ABCI_HOOK(e->shm->rank, sequence, 1); /* the step of the plan that this is */
     abci_reduce(&t->like.reduction, out, NULL, e->sources, e->shm->nranks, t->like.id.count);
     e->chain = chain;
-    e->next_sequence = sequence + 1;
-    e->reads_over = sequence;
-    abci_shm_done(e->shm, sequence);
+    finish(e, t, sequence);
     ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_LAST);
     atomic_thread_fence(memory_order_acquire); /* all reads of peers' memory before the last look at the record */
     if (abci_shm_failed(e->shm) && !abci_mutated("c7_last_look")) {

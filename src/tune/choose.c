@@ -158,10 +158,22 @@ static int runnable(struct abci_chooser *c, struct option *o, abc_collective col
     return ABC_OK;
 }
 
-/* With very many ranks no prices are computed: one reading step per rank costs p, so the tree and the slices win. */
+/* Every reduction on every rank is a whole one. Asked of the set: a rank that only sends partial sums on has none of its own, and
+ * ranks that answered for themselves would choose differently. */
+static bool rounds_once(const struct abci_plan_set *set)
+{
+    for (int r = 0; r < set->nranks; r++)
+        for (uint32_t i = 0; i < set->plan[r]->nsteps; i++)
+            if (set->plan[r]->steps[i].kind == ABCI_REDUCE && !(set->plan[r]->steps[i].flags & ABCI_FINAL))
+                return false;
+    return true;
+}
+
+/* With very many ranks no prices are computed: one reading step per rank costs p, so the slices win. */
 static void rule_of_thumb(struct option *o, int nranks)
 {
     bool sliced = strcmp(o->algo->name, "twoshot") == 0 || strcmp(o->algo->name, "oneshot") == 0;
+    o->one_rounding = sliced;
     o->price.fixed = sliced ? 1e-6 * nranks : 1e-3 * nranks;
     o->price.per_byte = strcmp(o->algo->name, "oneshot") == 0 ? 1e-10 * nranks : 1e-9;
 }
@@ -183,7 +195,6 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
         int status = runnable(c, o, coll, 0, &run);
         if (status != ABC_OK)
             return status;
-        o->one_rounding = run->one_rounding;
         if (c->nranks > PRICED_RANKS) {
             rule_of_thumb(o, c->nranks);
             continue;
@@ -192,6 +203,7 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
         status = abci_plan_set_build(o->algo, coll, c->nranks, 0, &set);
         if (status != ABC_OK)
             return status;
+        o->one_rounding = rounds_once(&set);
         abci_plan_price(&set, &c->constants, &o->price);
         abci_plan_set_free(&set);
         ABCI_LOG(ABCI_LOG_DEBUG, "tune", c->rank, "%s by %s: %.2f us + %.3f us per MiB", abc_collective_name(coll), o->algo->name,
