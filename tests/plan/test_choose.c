@@ -1,0 +1,79 @@
+/*
+ * test_choose.c - all ranks choose the same algorithm, without a word between them: each asks its own chooser, for each number of
+ * ranks at which another algorithm becomes the cheapest.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tune/choose.h"
+
+static const uint64_t sizes[] = {4, 8, 512, 64 << 10, 16 << 20};
+
+/* What a rank chooses for each size, with and without the promise of one rounding. */
+static void choices(int rank, int nranks, double crowding, abc_collective coll, const char *name[2][5])
+{
+    const struct abci_price_constants constants = {
+        .hand_off = 0.2e-6, .step = 0.03e-6, .copy = 0.08e-9, .read = 0.12e-9, .reduce = 0.05e-9, .crowding = crowding};
+    struct abci_chooser *chooser;
+    assert_int_equal(abci_chooser_open(rank, nranks, &constants, "", 0, &chooser), ABC_OK);
+    for (int k = 0; k < 10; k++) {
+        const struct abci_runnable *run;
+        struct abci_wish wish = {.collective = coll, .bytes = sizes[k % 5], .one_rounding = k >= 5};
+        uint64_t chunk;
+        assert_int_equal(abci_choose(chooser, &wish, &run, &chunk), ABC_OK);
+        name[k / 5][k % 5] = abci_algo_find(run->plan->name)->name;
+    }
+    abci_chooser_close(chooser);
+}
+
+static void agree(int nranks, double crowding, abc_collective coll)
+{
+    const char *first[2][5], *other[2][5];
+    int stride = nranks > 64 ? 13 : 1; /* 13: ranks of all shapes, low and high bits alike */
+    choices(0, nranks, crowding, coll, first);
+    for (int rank = 1; rank < nranks; rank = rank < nranks - 1 && rank + stride >= nranks ? nranks - 1 : rank + stride) {
+        choices(rank, nranks, crowding, coll, other);
+        for (int k = 0; k < 10; k++)
+            if (strcmp(first[k / 5][k % 5], other[k / 5][k % 5]) != 0)
+                fail_msg("%s of %llu bytes, %d ranks, crowding %g: rank 0 takes %s, rank %d %s", abc_collective_name(coll),
+                         (unsigned long long)sizes[k % 5], nranks, crowding, first[k / 5][k % 5], rank, other[k / 5][k % 5]);
+    }
+}
+
+static void test_agree(void **state)
+{
+    static const int ranks[] = {2, 3, 4, 7, 8, 16, 23, 24, 32, 48, 128, 129};
+    (void)state;
+    for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++)
+        for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll++) {
+            agree(ranks[i], 1, (abc_collective)coll);
+            agree(ranks[i], ranks[i] / 2.0, (abc_collective)coll);
+        }
+}
+
+/* Of what rounds more than once, floats get nothing unasked. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    for (int nranks = 3; nranks <= 130; nranks += nranks < 32 ? 1 : 49) {
+        const char *name[2][5];
+        choices(nranks / 2, nranks, nranks / 2.0, ABC_ALLREDUCE, name);
+        for (int k = 0; k < 5; k++)
+            assert_true(strcmp(name[1][k], "oneshot") == 0 || strcmp(name[1][k], "twoshot") == 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_agree),
+        cmocka_unit_test(test_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
