@@ -1,0 +1,92 @@
+/*
+ * test_short.c - the short way of small allreduces (run_tiny.c): which calls take it, and that ranks which take it meet ranks which
+ * do not. The linker puts a counter in front of it. Links the testing library.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "harness.h"
+#include "plan/run_internal.h"
+
+static int taken; /* calls of this process that went the short way */
+
+int __real_abci_tiny_run(struct abci_engine *e, const void *in, void *out);
+int __wrap_abci_tiny_run(struct abci_engine *e, const void *in, void *out);
+
+int __wrap_abci_tiny_run(struct abci_engine *e, const void *in, void *out)
+{
+    int status = __real_abci_tiny_run(e, in, out);
+    taken += status == ABC_OK || status == ABCI_LATE;
+    return status;
+}
+
+static bool sum(struct rank *r, int count, int round)
+{
+    static float x[60000], y[60000];
+    for (int i = 0; i < count; i++)
+        x[i] = (float)(i % 100 + round % 50 + r->rank);
+    doing(r, "%d values, round %d", count, round);
+    bool ok = check_status(r, abc_allreduce(x, y, (uint64_t)count, ABC_F32, ABC_SUM, r->comm), ABC_OK, "allreduce");
+    for (int i = 0; i < count && ok; i++) {
+        float wanted = (float)(r->nranks * (i % 100 + round % 50) + r->nranks * (r->nranks - 1) / 2);
+        ok = check(r, y[i] == wanted, "%d values, round %d: element %d is %g, must be %g", count, round, i, (double)y[i],
+                   (double)wanted);
+    }
+    return ok;
+}
+
+/* 100 bytes are two chunks here, so two sequences: on every rank, be it early or late. */
+static int chunked(struct rank *r)
+{
+    bool ok = true;
+    for (int round = 0; round < 150 && ok; round++) {
+        random_nap(r, 1500);
+        ok = sum(r, 25, round);
+    }
+    ok = ok && check(r, taken == 0, "%d calls of two chunks went the short way", taken);
+    for (int round = 0; round < 60 && ok; round++) {
+        random_nap(r, 1500);
+        ok = sum(r, 25, round);
+        ok = ok && (round % 3 || check_status(r, abc_barrier(r->comm), ABC_OK, "barrier"));
+        random_nap(r, 300);
+        ok = ok && (round % 4 || (sum(r, 8, round) && sum(r, 16, round)));
+        ok = ok && (round % 7 || sum(r, 300, round));
+    }
+    return !ok;
+}
+
+/* One chunk; ranks that are late go on the general way after the short one. */
+static int whole(struct rank *r)
+{
+    bool ok = true;
+    for (int round = 0; round < 150 && ok; round++) {
+        random_nap(r, 1500);
+        ok = sum(r, 25, round) && (round % 5 || check_status(r, abc_barrier(r->comm), ABC_OK, "barrier"));
+        ok = ok && (round % 8 || sum(r, 40, round));
+    }
+    return !(ok && check(r, taken > 0, "no call went the short way"));
+}
+
+/* A large call in between does not make the engine forget the small one. */
+static int after_large(struct rank *r)
+{
+    bool ok = sum(r, 4, 0) && sum(r, 4, 1);
+    int before = taken;
+    for (int round = 0; round < 20 && ok; round++)
+        ok = sum(r, 60000, round) && check_status(r, abc_barrier(r->comm), ABC_OK, "barrier") && sum(r, 4, round);
+    /* not each: where a peer still reads the large call nothing is short */
+    return !(ok && check(r, taken - before >= 10, "%d of 20 small calls after large ones went the short way", taken - before));
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    static const char *const small_chunks[] = {"ABCOMM_CHUNK=64", NULL};
+    options_read(argc, argv, &o);
+    for (int n = 2; n <= 3; n++) {
+        job_run(&(struct job){.name = "two chunks", .body = chunked, .nranks = n, .environment = small_chunks});
+        job_run(&(struct job){.name = "one chunk", .body = whole, .nranks = n});
+        job_run(&(struct job){.name = "small after large", .body = after_large, .nranks = n});
+    }
+    return jobs_end();
+}
