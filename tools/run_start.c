@@ -152,7 +152,7 @@ static int make_listener(struct job *job)
     socklen_t length = sizeof(address);
     job->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (job->listen_fd < 0 || bind(job->listen_fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
-        listen(job->listen_fd, RANKS_MOST) != 0 || getsockname(job->listen_fd, (struct sockaddr *)&address, &length) != 0)
+        listen(job->listen_fd, SOMAXCONN) != 0 || getsockname(job->listen_fd, (struct sockaddr *)&address, &length) != 0)
         return setup_failed("cannot listen on 127.0.0.1");
     snprintf(job->address, sizeof(job->address), "127.0.0.1:%d", ntohs(address.sin_port));
     return 0;

@@ -124,6 +124,10 @@ ABC_API void abc_comm_config_init(abc_comm_config *config);
 /*
  * Create a communicator; collective over its ranks; blocks until all have come. config NULL means "from the environment", which
  * `abcomm run`, or ABCOMM_RANK / ABCOMM_SIZE / ABCOMM_ADDR, provide. When it fails on one rank it fails on all.
+ *
+ * Several communicators may be created through one address, one after another and in the same order on all ranks; the ranks may be
+ * threads of one process. Two creations at once through one address would take each other's ranks: when several threads of a rank
+ * create communicators, let one wait for the other, or give each an address of its own, or use abc_comm_split.
  */
 ABC_API int abc_comm_create(const abc_comm_config *config, abc_comm **comm);
 /*

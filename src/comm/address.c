@@ -20,7 +20,7 @@
 #include "base/base.h"
 
 #define BUSY_PORT_PATIENCE 1.0  /* seconds: the last job on the port may just be ending */
-#define FIRST_ADDRESS_LIMIT 3.0 /* seconds for one of several addresses, so that a dead one does not eat the whole timeout */
+#define FIRST_ADDRESS_LIMIT 3.0 /* seconds for one of several addresses, so that a dead one does not eat a whole attempt */
 #define GUARDED_DESCRIPTORS 65536
 
 /* ---- sockets that a forked child closes ---- */
@@ -56,28 +56,59 @@ static void guard_install(void)
     pthread_atfork(guard_before_fork, guard_in_parent, guard_in_child);
 }
 
-void abci_socket_register(int fd)
+/* A descriptor is made and noted under the lock: a fork in between would leave the child a socket that nobody serves. */
+static void guard_begin(void)
 {
     pthread_once(&guard_once, guard_install);
-    if (fd < 0 || fd >= GUARDED_DESCRIPTORS)
-        return;
     pthread_mutex_lock(&guard_lock);
-    guard_bits[fd / 8] |= (unsigned char)(1u << (fd % 8));
-    if (fd >= guard_top)
-        guard_top = fd + 1;
+}
+
+static int guard_end(int fd)
+{
+    if (fd >= 0 && fd < GUARDED_DESCRIPTORS) {
+        guard_bits[fd / 8] |= (unsigned char)(1u << (fd % 8));
+        if (fd >= guard_top)
+            guard_top = fd + 1;
+    }
     pthread_mutex_unlock(&guard_lock);
+    return fd;
+}
+
+int abci_socket_make(const struct addrinfo *one)
+{
+    guard_begin();
+    int fd = guard_end(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, one->ai_protocol));
+    int on = 1;
+    /* Also where it connects: a port that an ended connection went out from shall not keep a service from listening there. */
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    return fd;
+}
+
+int abci_socket_accept(int listen_fd)
+{
+    guard_begin();
+    return guard_end(accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+int abci_socket_copy(int fd)
+{
+    guard_begin();
+    return guard_end(fcntl(fd, F_DUPFD_CLOEXEC, 3));
 }
 
 void abci_socket_close(int fd)
 {
     if (fd < 0)
         return;
+    int saved = errno;
     /* Under the lock: a fork in between must not see the number reused and still registered. */
     pthread_mutex_lock(&guard_lock);
     if (fd < GUARDED_DESCRIPTORS)
         guard_bits[fd / 8] &= (unsigned char)~(1u << (fd % 8));
     close(fd);
     pthread_mutex_unlock(&guard_lock);
+    errno = saved;
 }
 
 /* ---- addresses ---- */
@@ -163,18 +194,15 @@ static int listen_on(const struct addrinfo *one)
         errno = EMFILE;
         return -1;
     }
-    int fd = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, one->ai_protocol);
+    int fd = abci_socket_make(one);
     if (fd < 0)
         return -1;
     int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (one->ai_family == AF_INET6)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on)); /* exactly the address that was named */
     if (bind(fd, one->ai_addr, one->ai_addrlen) == 0 && listen(fd, 1024) == 0)
         return fd;
-    int saved = errno;
-    close(fd);
-    errno = saved;
+    abci_socket_close(fd);
     return -1;
 }
 
@@ -231,7 +259,7 @@ static int connect_to(const struct addrinfo *one, double deadline)
         errno = EMFILE;
         return -1;
     }
-    int fd = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, one->ai_protocol);
+    int fd = abci_socket_make(one);
     if (fd < 0)
         return -1;
     int on = 1, error = 0;
@@ -252,22 +280,25 @@ static int connect_to(const struct addrinfo *one, double deadline)
         socklen_t a = sizeof(mine), b = sizeof(theirs);
         if (getsockname(fd, (struct sockaddr *)&mine, &a) != 0 || getpeername(fd, (struct sockaddr *)&theirs, &b) != 0)
             error = ECONNREFUSED;
-        else if (a == b && memcmp(&mine, &theirs, a) == 0)
+        else if (a == b && memcmp(&mine, &theirs, a) == 0) {
+            struct linger at_once = {.l_onoff = 1}; /* else the port would be in use for a minute more */
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
             error = ECONNREFUSED;
+        }
     }
     if (error == 0)
         return fd;
-    close(fd);
+    abci_socket_close(fd);
     errno = error;
     return -1;
 }
 
-int abci_address_connect(const struct addrinfo *list, double deadline)
+int abci_address_connect(const struct addrinfo *list, double patience, double deadline)
 {
     int error = ECONNREFUSED;
     for (; list != NULL; list = list->ai_next) {
-        double limit = abci_now() + FIRST_ADDRESS_LIMIT;
-        int fd = connect_to(list, list->ai_next != NULL && limit < deadline ? limit : deadline);
+        double limit = abci_now() + (list->ai_next != NULL && patience > FIRST_ADDRESS_LIMIT ? FIRST_ADDRESS_LIMIT : patience);
+        int fd = connect_to(list, limit < deadline ? limit : deadline);
         if (fd >= 0)
             return fd;
         error = errno;

@@ -20,6 +20,13 @@
 
 #define PAUSE_FIRST 0.001 /* seconds between two attempts to connect; doubles */
 #define PAUSE_LAST 0.05
+/*
+ * Seconds until a connection on which rank 0 has said nothing yet is given up for a new one. A connection can be lost without a
+ * sign: its first packet met a socket that was just being closed, or some other holder of the socket has taken it. Each time it is
+ * tripled, so that a rank 0 that is only slow is met after all, and few dead connections wait in its queue.
+ */
+#define SILENCE_FIRST 0.1
+#define SILENCE_GROWTH 3
 #define REFUSAL_PATIENCE 2.0 /* seconds: an old service on the same port may just be ending */
 #define ANSWER_PATIENCE 2.0  /* seconds that an answer may come later than the wait that it is for */
 
@@ -145,14 +152,18 @@ static enum outcome refused(struct attempt *attempt, const struct abci_frame *fr
                         reply.status == ABCI_REFUSE_JOB ? "rank 0 there belongs to another job: its job key is different" : text);
 }
 
-/* Prove the key to rank 0 and have it proved. */
-static enum outcome shake_hands(struct abci_rendezvous *rdv, const unsigned char *key, struct attempt *attempt)
+/*
+ * Prove the key to rank 0 and have it proved. Only the first word of rank 0 is waited for no longer than `silence`: after that it
+ * has this connection in its hands, and to leave it then would look like a rank that died.
+ */
+static enum outcome shake_hands(struct abci_rendezvous *rdv, const unsigned char *key, double silence, struct attempt *attempt)
 {
     struct abci_frame frame;
     struct abci_frame_hello hello = {.rank = (uint32_t)rdv->rank, .nranks = (uint32_t)rdv->nranks};
     struct abci_frame_session session;
     unsigned char small[ABCI_FRAME_SMALL];
-    int status = receive_frame(rdv->fd, rdv->buffer, ABCI_FRAME_SMALL, rdv->deadline, &frame);
+    double until = abci_now() + silence;
+    int status = receive_frame(rdv->fd, rdv->buffer, ABCI_FRAME_SMALL, until < rdv->deadline ? until : rdv->deadline, &frame);
     if (status == ABC_OK && frame.type != ABCI_FRAME_CHALLENGE)
         status = ABC_ERR_ADDRESS;
     if (status != ABC_OK)
@@ -182,13 +193,13 @@ static enum outcome shake_hands(struct abci_rendezvous *rdv, const unsigned char
 /* Try until rank 0 lets this rank in, refuses for good, or the time is over. */
 static int join(struct abci_rendezvous *rdv, const struct addrinfo *list, const unsigned char *key)
 {
-    double pause = PAUSE_FIRST, patience = 0;
+    double pause = PAUSE_FIRST, patience = 0, silence = SILENCE_FIRST;
     for (;;) {
         struct attempt attempt;
-        rdv->fd = abci_address_connect(list, rdv->deadline);
+        double start = abci_now();
+        rdv->fd = abci_address_connect(list, silence, rdv->deadline);
         if (rdv->fd >= 0) {
-            abci_socket_register(rdv->fd);
-            if (shake_hands(rdv, key, &attempt) == JOINED)
+            if (shake_hands(rdv, key, silence, &attempt) == JOINED)
                 return ABC_OK;
             abci_socket_close(rdv->fd);
             rdv->fd = -1;
@@ -204,6 +215,10 @@ static int join(struct abci_rendezvous *rdv, const struct addrinfo *list, const 
             return abci_error(attempt.status, "rank %d could not join at %s: %s", rdv->rank, rdv->address, attempt.why);
         if (attempt.outcome == AGAIN)
             patience = 0;
+        if (now - start >= silence) { /* waited enough: at once again */
+            silence *= SILENCE_GROWTH;
+            pause = PAUSE_FIRST;
+        }
         if (now + pause >= rdv->deadline)
             return abci_error(ABC_ERR_TIMEOUT, "rank %d did not reach rank 0 at %s in time (last attempt: %s)", rdv->rank,
                               rdv->address, attempt.why);
@@ -364,7 +379,7 @@ static int copy_listener(const struct abci_rendezvous_config *config, int *fd)
                                 !abci_address_is_loopback((const struct sockaddr *)&bound)))
         return abci_error(ABC_ERR_AUTH, "the listening socket %d can be reached by other machines and there is no job key",
                           config->listen_fd);
-    *fd = abci_fault("dup listener") ? -1 : fcntl(config->listen_fd, F_DUPFD_CLOEXEC, 3);
+    *fd = abci_fault("dup listener") ? -1 : abci_socket_copy(config->listen_fd);
     if (*fd < 0 || fcntl(*fd, F_SETFL, O_NONBLOCK) != 0) {
         int status = abci_error_errno(ABC_ERR_SYSTEM, "cannot copy the listening socket %d", config->listen_fd);
         abci_socket_close(*fd);

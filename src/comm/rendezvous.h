@@ -23,15 +23,17 @@ bool abci_address_is_loopback(const struct sockaddr *address);
 int abci_address_check_open(const struct abci_address *address, const struct addrinfo *list);
 /* Listen on the first address of the list that works. A busy port is tried again for a moment. */
 int abci_address_listen(const struct abci_address *address, const struct addrinfo *list, double deadline, int *fd);
-/* One round over the list: a connected, non-blocking socket, or -1 with errno. */
-int abci_address_connect(const struct addrinfo *list, double deadline);
+/* One round over the list, `patience` seconds an address: a connected, non-blocking socket, or -1 with errno (ETIMEDOUT). */
+int abci_address_connect(const struct addrinfo *list, double patience, double deadline);
 /* Wait for events on one socket until the deadline; 1 ready, 0 time is over, -1 errno. */
 int abci_socket_poll(int fd, short events, double deadline);
 /*
- * Sockets that a forked child must not keep open, because its parent would seem alive to peers. A registered descriptor is closed
- * in the child of fork(); abci_socket_close also takes it off the list.
+ * Sockets that a forked child must not keep open, because its parent would seem alive to peers: what these make is closed in the
+ * child of fork(). -1 with errno. abci_socket_close keeps errno.
  */
-void abci_socket_register(int fd);
+int abci_socket_make(const struct addrinfo *one);
+int abci_socket_accept(int listen_fd);
+int abci_socket_copy(int fd);
 void abci_socket_close(int fd);
 
 /* ---- store.c: the table and who is there; every function is thread-safe ---- */

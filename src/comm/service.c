@@ -58,10 +58,9 @@ static void greet(struct abci_service *service, int fd)
     struct connection *connection = abci_fault("service connection") ? NULL : abci_alloc(sizeof(*connection));
     if (connection == NULL || (service->count == service->limit && !make_room(service))) {
         abci_free(connection);
-        close(fd);
+        abci_socket_close(fd);
         return;
     }
-    abci_socket_register(fd);
     connection->fd = fd;
     connection->born = abci_now();
     connection->in = connection->small;
@@ -73,8 +72,7 @@ static void greet(struct abci_service *service, int fd)
 static void accept_all(struct abci_service *service)
 {
     for (int i = 0; i < 64; i++) { /* bounded, so that a flood of strangers cannot starve the members */
-        int fd =
-            abci_fault("accept") ? (errno = EMFILE, -1) : accept4(service->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = abci_fault("accept") ? (errno = EMFILE, -1) : abci_socket_accept(service->listen_fd);
         if (fd >= 0) {
             greet(service, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -216,7 +214,7 @@ int abci_service_start(struct abci_store *store, int nranks, int listen_fd, cons
 {
     struct abci_service *fresh = abci_fault("service") ? NULL : abci_alloc(sizeof(*fresh));
     if (fresh == NULL) {
-        close(listen_fd);
+        abci_socket_close(listen_fd);
         return abci_error(ABC_ERR_MEMORY, "no memory for the rendezvous of %d ranks", nranks);
     }
     fresh->store = store;
@@ -228,7 +226,6 @@ int abci_service_start(struct abci_store *store, int nranks, int listen_fd, cons
         fresh->key = fresh->own_key;
     }
     abci_frame_job(fresh->key, fresh->job);
-    abci_socket_register(listen_fd);
     fresh->limit = nranks + SPARE_CONNECTIONS;
     fresh->connections = abci_alloc((size_t)fresh->limit * sizeof(struct connection *));
     fresh->polls = abci_alloc(((size_t)fresh->limit + 2) * sizeof(struct pollfd));

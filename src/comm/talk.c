@@ -124,11 +124,21 @@ void abci_talk_answer_wait(struct abci_service *service, struct connection *conn
     }
 }
 
+/* Read what a rank has said last on the connection it holds: its goodbye may lie there when its next hello is already heard. */
+static void hear_out(struct abci_service *service, uint32_t rank)
+{
+    for (int i = 0; i < service->count; i++) {
+        if (service->connections[i]->stage == MEMBER && (uint32_t)service->connections[i]->rank == rank)
+            abci_talk_read(service, service->connections[i]);
+    }
+}
+
 /* A hello that proves the key: let the rank in unless its place is taken. */
 static void admit(struct abci_service *service, struct connection *connection, const struct abci_frame_hello *hello,
                   const struct abci_frame_session *session)
 {
     char text[160];
+    hear_out(service, hello->rank);
     enum abci_presence presence = hello->rank > 0 && hello->rank < (uint32_t)service->nranks
                                       ? abci_store_presence(service->store, (int)hello->rank)
                                       : ABCI_ABSENT;
