@@ -50,16 +50,7 @@ size_t case_bytes(const struct one_case *c, int nranks)
     return (in > out ? in : out) * abc_type_size(c->type) + 2 * GUARD + 64;
 }
 
-/* One call's buffers. */
-struct layout {
-    char *in, *out;
-    size_t in_bytes, out_bytes;
-    size_t mine; /* in place: where in the larger buffer the smaller lies */
-    bool apart;  /* out of place */
-    const void *argument;
-};
-
-static void lay_out(const struct rank *r, const struct buffers *b, const struct one_case *c, struct layout *l)
+static void lay_out(const struct place *r, const struct buffers *b, const struct one_case *c, struct layout *l)
 {
     size_t size = abc_type_size(c->type);
     int kind_in = c->memory, kind_out = c->memory;
@@ -87,7 +78,7 @@ static void lay_out(const struct rank *r, const struct buffers *b, const struct 
         l->argument = l->in = l->out = NULL;
 }
 
-static void prepare(const struct rank *r, const struct one_case *c, const struct values *v, struct layout *l)
+static void prepare(const struct place *r, const struct one_case *c, const struct values *v, struct layout *l)
 {
     if (!l->out)
         return;
@@ -102,31 +93,33 @@ static void prepare(const struct rank *r, const struct one_case *c, const struct
         l->argument = NULL; /* whatever it is, it is not looked at */
 }
 
-static int call(struct rank *r, const struct one_case *c, const struct layout *l)
+/* Up to where a blocking call is over and the others are under way. */
+static int call(struct running *run)
 {
+    const struct one_case *c = &run->c;
     abc_call call;
-    abc_request *request;
     abc_call_init(&call, c->collective);
-    call.in = l->argument;
-    call.out = l->out;
+    call.in = run->l.argument;
+    call.out = run->l.out;
     call.count = c->count;
     call.type = c->type;
     call.op = op_for(c->op);
     call.root = c->root;
     call.algorithm = c->algorithm;
     if (c->how == 0)
-        return abc_run(r->comm, &call);
-    if (c->how == 1) {
-        int status = abc_start(r->comm, &call, &request);
-        return status == ABC_OK ? abc_wait(&request) : status;
-    }
-    int status = abc_request_create(r->comm, &call, &request);
-    if (status != ABC_OK)
-        return status;
-    status = abc_restart(request);
-    if (status == ABC_OK)
-        status = abc_wait(&request);
-    int freed = abc_request_free(request);
+        return abc_run(run->at.comm, &call);
+    if (c->how == 1)
+        return abc_start(run->at.comm, &call, &run->request);
+    int status = abc_request_create(run->at.comm, &call, &run->request);
+    return status == ABC_OK ? abc_restart(run->request) : status;
+}
+
+static int finish(struct running *run)
+{
+    if (!run->request)
+        return ABC_OK;
+    int status = abc_wait(&run->request);
+    int freed = run->c.how == 2 ? abc_request_free(run->request) : ABC_OK;
     return status == ABC_OK ? freed : status;
 }
 
@@ -139,48 +132,48 @@ static bool guards(struct rank *r, const char *what, const char *at, size_t byte
     return true;
 }
 
-static bool compare(struct rank *r, const struct one_case *c, const struct values *v, const struct layout *l)
+static bool compare(struct rank *r, const struct running *run)
 {
-    uint64_t got = 0, want = 0, at = 0, n = c->count;
+    const struct one_case *c = &run->c;
+    const struct values *v = &run->v;
+    const struct layout *l = &run->l;
+    const struct place *at = &run->at;
+    uint64_t got = 0, want = 0, same = 0, n = c->count;
     size_t size = abc_type_size(c->type);
     switch (c->collective) {
     case ABC_ALLREDUCE:
-        at = reduction_differs(v, r->nranks, 0, n, l->out, &got, &want);
+        same = reduction_differs(v, at->nranks, 0, n, l->out, &got, &want);
         break;
     case ABC_REDUCE_SCATTER:
-        at = reduction_differs(v, r->nranks, (uint64_t)r->rank * n, n, l->out, &got, &want);
+        same = reduction_differs(v, at->nranks, (uint64_t)at->rank * n, n, l->out, &got, &want);
         break;
     case ABC_BROADCAST:
-        at = values_differ(v, c->root, 0, n, l->out);
+        same = values_differ(v, c->root, 0, n, l->out);
         break;
     case ABC_ALLGATHER:
-        for (int p = 0; p < r->nranks; p++) {
-            at = values_differ(v, p, 0, n, l->out + (size_t)p * n * size);
-            if (!check(r, at == n, "block %d differs at element %llu", p, (unsigned long long)at))
+        for (int p = 0; p < at->nranks; p++) {
+            same = values_differ(v, p, 0, n, l->out + (size_t)p * n * size);
+            if (!check(r, same == n, "block %d differs at element %llu", p, (unsigned long long)same))
                 return false;
         }
         break;
     default:
         return true;
     }
-    return check(r, at == n, "element %llu is %llx, must be %llx", (unsigned long long)at, (unsigned long long)got,
+    return check(r, same == n, "element %llu is %llx, must be %llx", (unsigned long long)same, (unsigned long long)got,
                  (unsigned long long)want);
 }
 
-static bool run_prepared(struct rank *r, const struct one_case *c, const struct values *v, struct layout *l)
+static bool untouched(struct rank *r, const struct running *run)
 {
-    prepare(r, c, v, l);
-    int status = call(r, c, l);
-    if (c->unsupported)
-        return check_status(r, status, ABC_ERR_UNSUPPORTED, "an algorithm that swaps operands");
-    if (!check_status(r, status, ABC_OK, "call") || !compare(r, c, v, l))
-        return false;
+    const struct one_case *c = &run->c;
+    const struct layout *l = &run->l;
     if (!l->out)
         return true;
     if (l->apart) {
-        bool has_input = c->collective != ABC_BROADCAST || r->rank == c->root;
-        uint64_t n = in_elements(c, r->nranks);
-        if (has_input && !check(r, values_differ(v, r->rank, 0, n, l->in) == n, "the input has changed"))
+        bool has_input = c->collective != ABC_BROADCAST || run->at.rank == c->root;
+        uint64_t n = in_elements(c, run->at.nranks);
+        if (has_input && !check(r, values_differ(&run->v, run->at.rank, 0, n, l->in) == n, "the input has changed"))
             return false;
         return guards(r, "output", l->out, l->out_bytes) && guards(r, "input", l->in, l->in_bytes);
     }
@@ -189,15 +182,35 @@ static bool run_prepared(struct rank *r, const struct one_case *c, const struct 
     return guards(r, "buffer", l->out, l->out_bytes);
 }
 
-bool run_case(struct rank *r, struct buffers *b, const struct one_case *c)
+bool case_begin(struct rank *r, const struct place *at, struct buffers *b, const struct one_case *c, struct running *run)
 {
-    struct values v = {.seed = c->seed, .type = c->type, .op = c->op, .exact = c->exact};
-    struct layout l;
     char text[192];
     case_text(c, text, sizeof text);
     doing(r, "%s", text);
-    if (!check(r, case_bytes(c, r->nranks) <= b->bytes, "the test's buffers are too small"))
+    if (!check(r, case_bytes(c, at->nranks) <= b->bytes, "the test's buffers are too small"))
         return false;
-    lay_out(r, b, c, &l);
-    return run_prepared(r, c, &v, &l);
+    *run = (struct running){.c = *c, .at = *at};
+    run->v = (struct values){.seed = c->seed, .type = c->type, .op = c->op, .exact = c->exact};
+    lay_out(at, b, c, &run->l);
+    prepare(at, c, &run->v, &run->l);
+    int status = call(run);
+    if (!c->unsupported)
+        return check_status(r, status, ABC_OK, "call");
+    run->request = NULL;
+    return check_status(r, status, ABC_ERR_UNSUPPORTED, "an algorithm that swaps operands");
+}
+
+bool case_end(struct rank *r, struct running *run)
+{
+    char text[192];
+    case_text(&run->c, text, sizeof text);
+    doing(r, "the end of %s", text);
+    return run->c.unsupported || (check_status(r, finish(run), ABC_OK, "wait") && compare(r, run) && untouched(r, run));
+}
+
+bool run_case(struct rank *r, struct buffers *b, const struct one_case *c)
+{
+    struct place at = {r->comm, r->rank, r->nranks};
+    struct running run;
+    return case_begin(r, &at, b, c, &run) && case_end(r, &run);
 }
