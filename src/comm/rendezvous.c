@@ -21,9 +21,8 @@
 #define PAUSE_FIRST 0.001 /* seconds between two attempts to connect; doubles */
 #define PAUSE_LAST 0.05
 /*
- * Seconds until a connection on which rank 0 has said nothing yet is given up for a new one. A connection can be lost without a
- * sign: its first packet met a socket that was just being closed, or some other holder of the socket has taken it. Each time it is
- * tripled, so that a rank 0 that is only slow is met after all, and few dead connections wait in its queue.
+ * Seconds until a connection is tried anew on which rank 0 has said nothing: it may have met a socket that was just being closed.
+ * Tripled each time, so that a slow rank 0 is met after all and few dead connections wait in its queue.
  */
 #define SILENCE_FIRST 0.1
 #define SILENCE_GROWTH 3
@@ -152,10 +151,7 @@ static enum outcome refused(struct attempt *attempt, const struct abci_frame *fr
                         reply.status == ABCI_REFUSE_JOB ? "rank 0 there belongs to another job: its job key is different" : text);
 }
 
-/*
- * Prove the key to rank 0 and have it proved. Only the first word of rank 0 is waited for no longer than `silence`: after that it
- * has this connection in its hands, and to leave it then would look like a rank that died.
- */
+/* Prove the key to rank 0 and have it proved. After its first word, within `silence`, to leave would look like a death. */
 static enum outcome shake_hands(struct abci_rendezvous *rdv, const unsigned char *key, double silence, struct attempt *attempt)
 {
     struct abci_frame frame;
@@ -215,10 +211,8 @@ static int join(struct abci_rendezvous *rdv, const struct addrinfo *list, const 
             return abci_error(attempt.status, "rank %d could not join at %s: %s", rdv->rank, rdv->address, attempt.why);
         if (attempt.outcome == AGAIN)
             patience = 0;
-        if (now - start >= silence) { /* waited enough: at once again */
-            silence *= SILENCE_GROWTH;
-            pause = PAUSE_FIRST;
-        }
+        if (now - start >= silence) /* waited enough: at once again */
+            silence *= SILENCE_GROWTH, pause = PAUSE_FIRST;
         if (now + pause >= rdv->deadline)
             return abci_error(ABC_ERR_TIMEOUT, "rank %d did not reach rank 0 at %s in time (last attempt: %s)", rdv->rank,
                               rdv->address, attempt.why);
