@@ -71,6 +71,40 @@ void nap(double seconds)
         ;
 }
 
+void *buffer_take(size_t bytes, bool arena)
+{
+    void *p = NULL;
+    if (arena)
+        must(abc_mem_alloc(bytes, &p) == ABC_OK, "abc_mem_alloc: %s", abc_last_error());
+    else
+        p = malloc(bytes);
+    must(p != NULL, "no memory");
+    return p;
+}
+
+void buffer_give(void *buffer, bool arena)
+{
+    if (arena)
+        must(abc_mem_free(buffer) == ABC_OK, "abc_mem_free: %s", abc_last_error());
+    else
+        free(buffer);
+}
+
+static bool anyhow;
+
+void ends_anyhow(void)
+{
+    anyhow = true;
+}
+
+/* LeakSanitizer asks this where it is linked in. */
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
+
+int __lsan_is_turned_off(void)
+{
+    return anyhow;
+}
+
 /* ---- Ranks ------------------------------------------------------------------------------------------------------------------ */
 
 /* A port below the ephemeral range that is free now; in a private world nobody else takes ports. */

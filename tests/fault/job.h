@@ -20,6 +20,11 @@
 #include "base/base.h"
 
 #define RANKS_MAX 16
+#ifdef __SANITIZE_ADDRESS__
+#define UNDER_SANITIZER 1 /* slower, and memory is what the sanitizer makes of it */
+#else
+#define UNDER_SANITIZER 0
+#endif
 
 /* One thing to show, with the numbers that tell it from its neighbours. */
 struct scenario {
@@ -84,6 +89,11 @@ abc_comm *must_create(struct job *job, int rank, double timeout);
 void tell(struct job *job, int rank, int status, double since);
 void must_mention(const char *text, const char *part, const char *where);
 void nap(double seconds);
+/* Memory for a call, from the heap or the arena. */
+void *buffer_take(size_t bytes, bool arena);
+void buffer_give(void *buffer, bool arena);
+/* This process ends in the middle of things on purpose: no look for leaks, which also takes its time. */
+void ends_anyhow(void);
 /* Descriptors, lines of /proc/self/maps, threads, KiB of a field of /proc/self/smaps_rollup. */
 int count_fds(void);
 int count_maps(void);

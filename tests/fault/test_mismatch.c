@@ -100,17 +100,6 @@ static bool is_filled(const unsigned char *p, size_t bytes, int rank)
     return true;
 }
 
-static unsigned char *buffer(size_t bytes, bool arena)
-{
-    void *p = NULL;
-    if (arena)
-        must(abc_mem_alloc(bytes, &p) == ABC_OK, "abc_mem_alloc: %s", abc_last_error());
-    else
-        p = malloc(bytes);
-    must(p != NULL, "no memory");
-    return p;
-}
-
 /* A rank that has returned goes on as a root, which reads nobody. Returns the calls until it knew. */
 static int calls_until_known(struct job *job, int rank, abc_comm *comm, int *status)
 {
@@ -129,7 +118,7 @@ static void body(struct job *job, int rank, const struct scenario *s)
     struct setting set = setting_of(s);
     abc_comm *comm = must_create(job, rank, 0);
     size_t bytes = (size_t)(set.count + 64) * 4 * (size_t)set.nranks;
-    unsigned char *in = buffer(bytes, set.arena), *out = buffer(bytes, set.arena);
+    unsigned char *in = buffer_take(bytes, set.arena), *out = buffer_take(bytes, set.arena);
     abc_call c = call_of(&set, rank);
     c.in = in;
     c.out = out;
@@ -141,7 +130,7 @@ static void body(struct job *job, int rank, const struct scenario *s)
         c.in = out;
     fill(in, bytes, rank);
     fill(out, bytes, rank + 50);
-    meet(job); /* not a barrier: a rank still in it would get the next call's failure */
+    meet(job);                                          /* not a barrier: a rank still in it would get the next call's failure */
     if (set.difference == EARLIER && rank == set.odd) { /* a root waits for nobody, but may be told at once */
         int alone = abc_broadcast(in, in, 1, ABC_F32, rank, comm);
         must(alone == ABC_OK || alone == ABC_ERR_MISMATCH, "a root alone: %s", abc_last_error());
@@ -167,6 +156,8 @@ static void body(struct job *job, int rank, const struct scenario *s)
     must(abc_comm_destroy(comm) == ABC_ERR_MISMATCH, "destroy after");
     must_mention(abc_last_error(), "called", "destroy after");
     must(abci_now() - start < QUICK, "destroy took %.3f s", abci_now() - start);
+    buffer_give(in, set.arena);
+    buffer_give(out, set.arena);
 }
 
 static void run(const struct scenario *s)
