@@ -137,8 +137,23 @@ bool abci_store_get(struct abci_store *store, const char *name, void *value, siz
     return entry != NULL;
 }
 
-/* "ranks 3, 5 and 12 more have not arrived", or that all have. The lock is held. */
-static void describe_absent(struct abci_store *store, char *text, size_t capacity)
+/* Who has arrived, but given no value to the gather whose table this is (exchange.c)? -1: nobody, or it is no table. */
+static int find_late(struct abci_store *store, const char *name)
+{
+    const char *table = strrchr(name, '/');
+    char value[ABCI_FRAME_NAME_MAX + 16];
+    if (table == NULL || table[1] != 't')
+        return -1;
+    for (int rank = 1; rank < store->nranks; rank++) {
+        snprintf(value, sizeof(value), "%.*s/r%d", (int)(table - name), name, rank);
+        if (find(store, value) == NULL)
+            return rank;
+    }
+    return -1;
+}
+
+/* "ranks 3, 5 and 12 more have not arrived", or that all have and who is late. The lock is held. */
+static void describe_absent(struct abci_store *store, const char *name, char *text, size_t capacity)
 {
     char list[128] = "";
     size_t used = 0;
@@ -152,7 +167,10 @@ static void describe_absent(struct abci_store *store, char *text, size_t capacit
         else
             more++;
     }
-    if (absent == 0)
+    int late = absent == 0 ? find_late(store, name) : -1;
+    if (late >= 0)
+        snprintf(text, capacity, "all %d ranks have arrived, but rank %d has not got so far", store->nranks, late);
+    else if (absent == 0)
         snprintf(text, capacity, "all %d ranks have arrived, but one has not got so far", store->nranks);
     else if (more == 0)
         snprintf(text, capacity, "rank%s %s of %d %s not arrived", absent > 1 ? "s" : "", list, store->nranks,
@@ -164,7 +182,7 @@ static void describe_absent(struct abci_store *store, char *text, size_t capacit
 static void describe_timeout(struct abci_store *store, const char *name, char *text, size_t capacity)
 {
     char absent[256];
-    describe_absent(store, absent, sizeof(absent));
+    describe_absent(store, name, absent, sizeof(absent));
     snprintf(text, capacity, "the time for creating the communicator is over: %s (waited for \"%.64s\")", absent, name);
 }
 
@@ -233,7 +251,7 @@ void abci_store_fail(struct abci_store *store, int rank, int status, const char 
             /* A rank that gave up is the consequence; those that never came are the cause. */
             size_t at = (size_t)used;
             at += (size_t)snprintf(store->failure_text + at, sizeof(store->failure_text) - at, "; ");
-            describe_absent(store, store->failure_text + at, sizeof(store->failure_text) - at);
+            describe_absent(store, "", store->failure_text + at, sizeof(store->failure_text) - at);
         }
         pthread_cond_broadcast(&store->changed);
     }

@@ -154,6 +154,25 @@ static int gather_rank(struct rank *rank, const abc_exchange *exchange)
     return abci_exchange_gather(exchange, "g", mine, rank->config.nranks, ABC_OK, &mine, sizeof(mine), all, rank->config.timeout);
 }
 
+/* Rank 1 arrives, and then stands still; rank 2 is the first whose time is over. */
+static int gather_without_one(struct rank *rank, const abc_exchange *exchange)
+{
+    static const double patience[] = {1, 0, 0.2};
+    int mine = rank->config.rank, all[MANY];
+    if (mine == 1)
+        usleep(500000);
+    return mine == 1 ? ABC_OK : abci_exchange_gather(exchange, "g/7", mine, 3, ABC_OK, &mine, sizeof(mine), all, patience[mine]);
+}
+
+static void test_late_rank(void **state)
+{
+    char address[64];
+    free_address(address);
+    run_job(3, -1, address, gather_without_one, NULL, 5);
+    assert_int_equal(ranks[2].status, ABC_ERR_TIMEOUT);
+    assert_mentions(ranks[2].text, "rank 1 has not got so far");
+}
+
 static void test_absent_rank(void **state)
 {
     char address[64];
@@ -356,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_gather),
         cmocka_unit_test(test_failing_rank),
+        cmocka_unit_test(test_late_rank),
         cmocka_unit_test(test_absent_rank),
         cmocka_unit_test(test_absent_rank_zero),
         cmocka_unit_test(test_dying_rank),
