@@ -140,7 +140,9 @@ static void survivor(struct job *job, int rank, float *x, int fds)
     wait_flag(job, FLAG_DEAD, 1, 20);
     abci_comm_reap();
     int now = count_fds();
-    must(now <= fds + 1, "rank %d: %d descriptors before, %d after (one is the process's memory)", rank, fds, now);
+    /* A split that works here and fails at a peer which has not mapped us yet: two descriptors a peer stay until that one dies. */
+    int unsaid = mine.phase == IN_SPLIT ? 2 * (mine.nranks - 1) : 0;
+    must(now <= fds + 1 + unsaid, "rank %d: %d descriptors before, %d after (one is the process's memory)", rank, fds, now);
     must(count_threads() == 1, "rank %d: a thread is left", rank);
 }
 
