@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""test_tables.py - bench/table.py: the peer's best setting is chosen, ratios are medians over runs, regressions are named.
+"""test_tables.py - bench/: the peers' best settings are chosen, ratios are medians over runs, near and far stay apart, bounds follow from
+the copies, regressions are named, the plot has its lines, and bad arguments are refused. No peer is needed.
 
 Usage: test_tables.py BENCHDIR
 """
@@ -7,26 +8,103 @@ import os
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
-TABLE = os.path.join(sys.argv[1], "table.py")
-TUNING = """default,2,8,oop,0.50,,,0.06,200,0,0
-ucx,2,8,oop,0.20,,,0.06,200,0,0
-broken,2,8,oop,0.01,,,0.06,200,3,0
-default,2,8,ip,0.30,,,0.06,200,0,0
+BENCH = sys.argv[1]
+# 0.20 far is not better than 0.25 near: these are two cells. Ours was slow beside x/slow, which makes it the best by ratio.
+TUNING = """x/default,2,8,oop,0.50,0.10,,0.06,,,200,0,0
+y/ucx,2,8,oop,0.25,0.10,,0.06,,,200,0,0
+x/slow,2,8,oop,0.60,0.40,,0.06,,,200,0,0
+x/far,2,8,oop,0.20,0.10,,0.30,,,200,0,0
+x/broken,2,8,oop,0.01,0.10,,0.06,,,200,3,0
+x/default,4,8,ip,0.30,0.10,,2.00,,,200,0,0
 mpirun was killed
 """
-# Ratios of ucx out of place: 2, 4, 3.
-RUNS = """1,ucx,2,8,oop,0.20,0.10,0.05,0.06,200,0,0
-2,ucx,2,8,oop,0.40,0.10,0.05,0.06,200,0,0
-3,ucx,2,8,oop,0.30,0.10,0.05,0.06,200,0,0
-1,default,2,8,oop,0.25,0.20,0.05,0.06,200,0,0
-1,default,2,8,ip,0.30,0.40,0.05,0.30,200,0,0
-2,default,2,8
+BEST = """2,8,oop,near,time,y/ucx,0.25,2.5
+2,8,oop,near,ratio,x/slow,0.6,1.5
+2,8,oop,far,time,x/far,0.2,2.0
+2,8,oop,far,ratio,x/far,0.2,2.0
+4,8,ip,-,time,x/default,0.3,3.0
+4,8,ip,-,ratio,x/default,0.3,3.0
 """
+# Ratios of y/ucx near: 2, 4, 3, and to arena 4, 8, 6. x/default comes closer to arena; x/rare to both, in too few runs. Run 4 was far.
+RUNS = """1,y/ucx,2,8,oop,0.20,0.10,0.05,0.06,0.02,,200,0,0
+2,y/ucx,2,8,oop,0.40,0.10,0.05,0.06,0.02,,200,0,0
+3,y/ucx,2,8,oop,0.30,0.10,0.05,0.06,0.02,,200,0,0
+4,y/ucx,2,8,oop,0.60,0.50,0.40,0.30,0.20,,200,0,0
+1,x/default,2,8,oop,0.40,0.10,0.08,0.06,0.02,,200,0,0
+2,x/default,2,8,oop,0.40,0.10,0.08,0.06,0.02,,200,0,0
+1,x/rare,2,8,oop,0.10,0.10,0.10,0.06,0.02,,200,0,0
+1,x/default,2,32768,ip,3.00,4.00,1.00,0.10,1.90,0.30,200,0,0
+1,x/default,4,8,ip,9.00,3.00,3.00,2.00,,,200,0,0
+2,x/default,2,8
+"""
+
+
+def run(program, *args):
+    return subprocess.run([sys.executable, "-B", os.path.join(BENCH, program), *args], capture_output=True, text=True, timeout=30,
+                          check=False)
 
 
 def table(*args):
-    return subprocess.run([sys.executable, TABLE, *args], capture_output=True, text=True, timeout=30, check=False)
+    return run("table.py", *args)
+
+
+def check_choices(path):
+    assert table("choose", path("tuning.csv", TUNING), path("best.csv")).returncode == 0
+    with open(path("best.csv")) as f:
+        best = f.read()
+    assert best == BEST, best
+    assert table("settings", path("best.csv"), "2").stdout.split() == ["x/far", "x/slow", "y/ucx"]
+
+
+def check_report(path):
+    done = table("report", path("runs.csv", RUNS), path("notes.csv", "peer x,1.0\n"), path("out.csv"))
+    assert done.returncode == 0, done.stderr
+    with open(path("out.csv")) as f:
+        header, *lines = (line.split(",") for line in f.read().splitlines())
+    near, half, far, four = (dict(zip(header, line)) for line in lines)
+    assert [r["mode"] for r in (near, half, far, four)] == ["near", "near", "far", "-"], lines
+    assert (near["setting"], near["ratio"], near["ratio_q1"], near["ratio_q3"], near["runs"]) == ("y/ucx", "3.0", "2.5", "3.5", "3"), near
+    assert (near["arena_setting"], near["arena_ratio"], far["ratio"], far["runs"]) == ("x/default", "5.0", "1.2", "1"), (near, far)
+    # 8 B travel with the flag: the hand-off alone. 32 KB: hand-off and whole copy, or in shared memory two hand-offs and half a copy.
+    assert (near["bound_us"], near["share"], near["arena_bound_us"]) == ("0.06", "0.6", "0.06"), near
+    assert (half["bound_us"], half["share"], half["arena_bound_us"], half["arena_share"]) == ("2.0", "0.5", "0.5", "0.5"), half
+    assert (four["bound_us"], four["share"], four["arena_share"]) == ("", "", ""), four
+    for words in ("## 2 ranks, near", "## 2 ranks, far", "## 4 ranks\n", "faster", "**slower**", "- peer x: 1.0", "0.06 (60 %)"):
+        assert words in done.stdout, done.stdout
+    assert done.stdout.splitlines()[-1] == \
+        "worst ratio 0.75 (2 ranks near, 32 KB ip, private, against x/default), median 3.00 of 8 ratios", done.stdout
+    assert table("report", path("tuning.csv"), path("notes.csv"), path("x.csv")).returncode != 0
+
+
+def check_comparison(path):
+    same = table("compare", path("out.csv"), path("out.csv"))
+    assert same.returncode == 0 and "4 cells compared, 0 worse" in same.stdout, same.stdout
+    with open(path("out.csv")) as f:
+        text = f.read()
+    worse = table("compare", path("out.csv"), path("new.csv", text.replace(",3.0,2.5,", ",2.6,2.5,")))
+    assert worse.returncode == 1 and "worse: 2 ranks, 8 B oop near: ratio 3.00 -> 2.60" in worse.stdout, worse.stdout
+    assert table("compare", path("out.csv")).returncode != 0
+
+
+def check_plot(path):
+    done = run("plot.py", path("out.csv"))
+    assert done.returncode == 0, done.stderr
+    tags = [e.tag.split("}")[1] for e in xml.etree.ElementTree.fromstring(done.stdout).iter()]
+    # Near oop and ip, far oop, 4 ranks ip, each private and arena; one line in the plot and one in the legend.
+    assert tags.count("polyline") == 16, done.stdout
+    for words in ("2 ranks near, out of place, private", "4 ranks, in place, arena", ">32 KB<"):
+        assert words in done.stdout, done.stdout
+
+
+def check_arguments(path):
+    for args, words in ((["--peers", "nonsense"], "no peer nonsense; there are ompi4, ompi5, mpich, impi"),
+                        (["--ranks", "two"], "--ranks needs numbers"), (["--ranks", "1"], "2 or more"), (["--runs", "0"], "1 or more"),
+                        (["--best", path("none")], "no such file"), (["--fast"], "--fast")):
+        done = run("peers.py", path("build"), *args)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert not os.path.exists(path("build"))
 
 
 def main():
@@ -38,25 +116,8 @@ def main():
                     f.write(text)
             return full
 
-        best = table("choose", path("tuning.csv", TUNING)).stdout
-        assert best == "2,8,oop,ucx,0.2\n2,8,ip,default,0.3\n", best
-        assert table("settings", path("best.csv", best), "2").stdout.split() == ["default", "ucx"]
-        done = table("report", path("best.csv"), path("runs.csv", RUNS), path("out.csv"))
-        assert done.returncode == 0, done.stderr
-        with open(path("out.csv")) as f:
-            lines = f.read().splitlines()
-        header, oop, ip = (line.split(",") for line in lines)
-        oop, ip = dict(zip(header, oop)), dict(zip(header, ip))
-        assert (oop["ratio"], oop["ratio_q1"], oop["ratio_q3"], oop["runs"]) == ("3.0", "2.5", "3.5", "3"), oop
-        assert (oop["ratio_lowest"], oop["mode"], ip["mode"]) == ("1.25", "near", "far"), (oop, ip)
-        assert "faster" in done.stdout and "**slower**" in done.stdout, done.stdout
-
-        same = table("compare", path("out.csv"), path("out.csv"))
-        assert same.returncode == 0 and "2 cells compared, 0 worse" in same.stdout, same.stdout
-        worse = table("compare", path("out.csv"), path("new.csv", "\n".join(lines).replace(",3.0,", ",2.6,")))
-        assert worse.returncode == 1 and "worse: 2 ranks, 8 B oop: ratio 3.00 -> 2.60" in worse.stdout, worse.stdout
-        assert table("compare", path("out.csv")).returncode != 0
-        assert table("report", path("best.csv"), path("tuning.csv"), path("x.csv")).returncode != 0
+        for check in (check_choices, check_report, check_comparison, check_plot, check_arguments):
+            check(path)
     print("ok")
 
 
