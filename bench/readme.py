@@ -46,7 +46,7 @@ def newest_comparison():
     """(name, what is compared with, rows): with all peers if that was measured. Of cells seen in both modes, the mode with more runs."""
     name, whom = "ompi", "Open MPI 4.1 in its best setting for the cell"
     if (ROOT / "bench/results/peers.csv").exists():
-        name, whom = "peers", "the strongest of four MPI libraries in its best setting for the cell"
+        name, whom = "peers", "the strongest of all peers and settings in the cell"
     table = {}
     for r in sorted(rows(name + ".csv"), key=lambda r: int(r["runs"])):
         table[int(r["ranks"]), int(r["bytes"]), r["place"]] = r
