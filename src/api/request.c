@@ -116,7 +116,11 @@ ABC_API int abc_request_create(abc_comm *comm, const abc_call *call, abc_request
 
 static int usable(const abc_request *q)
 {
-    return q ? abci_comm_usable(q->comm) : abci_error(ABC_ERR_HANDLE, "the request is null");
+    if (!q)
+        return abci_error(ABC_ERR_HANDLE, "the request is null");
+    if (atomic_load_explicit(&q->state, memory_order_relaxed) == ABCI_REQUEST_FREED)
+        return abci_error(ABC_ERR_HANDLE, "the request was freed");
+    return abci_comm_usable(q->comm);
 }
 
 static bool in_progress(const abc_request *q)

@@ -343,6 +343,7 @@ void abci_request_give(struct abc_comm *comm, struct abc_request *q)
 {
     abci_free(q->backup);
     q->backup = NULL;
+    atomic_store_explicit(&q->state, ABCI_REQUEST_FREED, memory_order_relaxed); /* as long as it is spare, a stale handle shows */
     pthread_mutex_lock(&comm->lock);
     q->next = comm->spare;
     comm->spare = q;
@@ -383,6 +384,11 @@ static int check_config(const abc_comm_config *config)
     if (config->size != sizeof *config)
         return abci_error(ABC_ERR_VERSION, "abc_comm_config has size %zu, this library knows %zu; call abc_comm_config_init first",
                           config->size, sizeof *config);
+    if (!(config->timeout >= 0) || !(config->connect_timeout >= 0)) /* NaN too */
+        return abci_error(ABC_ERR_ARGUMENT, "timeout %g or connect_timeout %g is not a number of seconds >= 0", config->timeout,
+                          config->connect_timeout);
+    if (config->progress_thread < -1 || config->progress_thread > 1)
+        return abci_error(ABC_ERR_ARGUMENT, "progress_thread %d is none of 1, 0 and -1", config->progress_thread);
     if (config->exchange && (config->exchange->size != sizeof(abc_exchange) || !config->exchange->put || !config->exchange->get ||
                              !config->exchange->wait))
         return abci_error(ABC_ERR_ARGUMENT, "the exchange lacks put, wait or get, or was not filled by abc_exchange_init");

@@ -46,7 +46,13 @@ struct abci_machine {
  */
 void abci_probe(struct abci_shm *shm, struct abci_machine *machine);
 
-enum abci_request_state { ABCI_REQUEST_IDLE, ABCI_REQUEST_STARTED, ABCI_REQUEST_CALLBACK, ABCI_REQUEST_COMPLETE };
+enum abci_request_state {
+    ABCI_REQUEST_IDLE,
+    ABCI_REQUEST_STARTED,
+    ABCI_REQUEST_CALLBACK,
+    ABCI_REQUEST_COMPLETE,
+    ABCI_REQUEST_FREED
+};
 
 /* One operation. On the stack for blocking calls, from the heap otherwise. */
 struct abc_request {

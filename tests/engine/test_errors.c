@@ -128,6 +128,14 @@ static bool bad_handles(struct rank *r)
     ok = ok && check_status(r, abc_test(NULL), ABC_ERR_HANDLE, "no request") &&
          check_status(r, abc_restart(NULL), ABC_ERR_HANDLE, "restart");
     ok = ok && check_status(r, abc_request_free(NULL), ABC_OK, "free nothing");
+    abc_call barrier;
+    abc_call_init(&barrier, ABC_BARRIER);
+    ok = ok && check_status(r, abc_request_create(r->comm, &barrier, &q), ABC_OK, "create") &&
+         check_status(r, abc_request_free(q), ABC_OK, "free");
+    ok = ok && check_status(r, abc_request_free(q), ABC_ERR_HANDLE, "freed twice") &&
+         check_status(r, abc_restart(q), ABC_ERR_HANDLE, "a freed request") &&
+         check_status(r, abc_test(q), ABC_ERR_HANDLE, "a freed request") &&
+         check_status(r, abc_wait(&q), ABC_ERR_HANDLE, "a freed request");
     ok = ok && check_status(r, abc_allreduce_start(x, x, 4, ABC_F32, ABC_SUM, r->comm, NULL), ABC_ERR_ARGUMENT, "no place");
     ok = ok && check_status(r, abc_op_create(NULL, 1, NULL, &op), ABC_ERR_ARGUMENT, "no function");
     ok = ok && check_status(r, abc_op_create(add, 1, NULL, &op), ABC_OK, "op") &&
@@ -163,6 +171,15 @@ static bool bad_states(struct rank *r)
     config.rank = 0;
     config.nranks = 1;
     bool ok = check_status(r, abc_comm_create(&config, NULL), ABC_ERR_ARGUMENT, "no place");
+    config.timeout = -1;
+    ok = ok && check_status(r, abc_comm_create(&config, &alone), ABC_ERR_ARGUMENT, "a negative timeout");
+    config.timeout = 0;
+    config.connect_timeout = __builtin_nan("");
+    ok = ok && check_status(r, abc_comm_create(&config, &alone), ABC_ERR_ARGUMENT, "a timeout that is no number");
+    config.connect_timeout = 0;
+    config.progress_thread = 7;
+    ok = ok && check_status(r, abc_comm_create(&config, &alone), ABC_ERR_ARGUMENT, "seven progress threads");
+    config.progress_thread = -1;
     config.nranks = 0;
     ok = ok && check_status(r, abc_comm_create(&config, &alone), ABC_ERR_ARGUMENT, "no ranks");
     config.nranks = 1;
