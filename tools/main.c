@@ -77,6 +77,15 @@ static int unknown_command(const char *name)
     return TOOL_USAGE;
 }
 
+/* A full disk or a closed pipe must not look like success. */
+static int written(int code)
+{
+    if (fflush(stdout) == 0 || code != 0)
+        return code;
+    perror("abcomm: cannot write the output");
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -86,22 +95,15 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);
-        return 0;
+        return written(0);
     }
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         printf("abcomm %s\n", abc_version());
-        return 0;
+        return written(0);
     }
     for (size_t i = 0; i < TOOLS; i++) {
-        if (strcmp(name, tools[i].name) != 0)
-            continue;
-        int code = tools[i].run(argc - 1, argv + 1);
-        /* A full disk or a closed pipe must not look like success. */
-        if (fflush(stdout) != 0 && code == 0) {
-            perror("abcomm: cannot write the output");
-            return 1;
-        }
-        return code;
+        if (strcmp(name, tools[i].name) == 0)
+            return written(tools[i].run(argc - 1, argv + 1));
     }
     return unknown_command(name);
 }

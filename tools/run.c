@@ -232,6 +232,10 @@ static void finish_output(struct job *job, struct pollfd *polls)
     job->interrupted = false;
     while ((job->out.used > 0 || job->err.used > 0) && !job->interrupted)
         turn(job, polls);
+    if (job->out.error == 0)
+        return;
+    fprintf(stderr, "abcomm run: cannot write the ranks' output: %s\n", strerror(job->out.error));
+    job->code = job->code ? job->code : 1;
 }
 
 /* Start all ranks; on failure those that run are killed. */

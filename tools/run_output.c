@@ -55,6 +55,7 @@ void sink_write(struct sink *sink)
     ssize_t written = piece > 0 ? write(sink->fd, sink->bytes, piece) : 0;
     if (written < 0 && errno != EINTR && errno != EAGAIN) {
         sink->broken = true;
+        sink->error = errno == EPIPE ? 0 : errno;
         sink->used = 0;
     }
     if (written > 0) {

@@ -12,7 +12,8 @@ enum tag_output { TAG_AUTO, TAG_YES, TAG_NO };
 /* One of the launcher's own two streams: bytes that wait to be written. */
 struct sink {
     int fd;
-    bool broken; /* nobody reads any more */
+    bool broken; /* nobody reads any more, or the disk is full */
+    int error;   /* why, 0 for a reader that is gone */
     char *bytes;
     size_t used, capacity;
 };

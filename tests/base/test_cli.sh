@@ -38,6 +38,9 @@ expect 2 "unknown flag '--jsn'; see abcomm env --help" "$abcomm" env --jsn
 expect 2 "unexpected argument 'x'" "$abcomm" env x
 expect 1 "ABCOMM_PVR='of' is not allowed; it must be one of auto|on|off" env ABCOMM_PVR=of "$abcomm" env
 expect 1 'cannot write the output' sh -c '"$0" env >/dev/full' "$abcomm"
+expect 1 'cannot write the output' sh -c '"$0" --help >/dev/full' "$abcomm"
+expect 1 'cannot write the output' sh -c '"$0" --version >/dev/full' "$abcomm"
+expect 1 'cannot write the ranks. output: No space' sh -c '"$0" run -n 2 -- echo x >/dev/full' "$abcomm"
 
 expect 0 '^usage: abcomm info' "$abcomm" info --help
 expect 0 '^types  *f32 f64 bf16 i32$' "$abcomm" info
