@@ -10,6 +10,9 @@
  * - Threads: every function may be called by any thread. Calls on one communicator are serialised by the library; the
  *   order in which two threads start operations on one communicator is theirs to fix. Several ranks may live in one
  *   process.
+ * - Progress: an operation advances while some thread is in a call on its communicator, or all the time where that has a
+ *   progress thread. Calls on other communicators do not advance it: ranks that share several communicators must block on
+ *   them in one order, or give them progress threads.
  * - Memory: the caller owns its buffers. From start until wait has returned the input may not be written and the
  *   output not be touched; after wait has returned, whatever the status, the library touches neither.
  * - Errors: those found before an operation is numbered (bad arguments) leave the communicator usable and the buffers
