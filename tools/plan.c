@@ -86,6 +86,7 @@ static int parse(int argc, char **argv, struct options *o)
                                                  {"list", no_argument, NULL, 'l'},
                                                  {"help", no_argument, NULL, 'h'},
                                                  {NULL, 0, NULL, 0}};
+    char why[128];
     *o = (struct options){.ranks = 4, .rank = -1};
     opterr = 0;
     for (int c; (c = getopt_long(argc, argv, ":n:h", long_options, NULL)) != -1;) {
@@ -105,8 +106,8 @@ static int parse(int argc, char **argv, struct options *o)
             ok = count_of("--rank", optarg, 0, ABCI_MAX_RANKS - 1, &o->rank);
         } else if (c == 'p') {
             o->price = true;
-            if (!number_of(optarg, 0, 1e15, &o->bytes))
-                return tool_misuse("plan", "--price must be a number of bytes");
+            if (abci_setting_parse(&abci_setting_table[ABCI_SET_CHUNK], optarg, &o->bytes, why, sizeof why) != ABC_OK)
+                return tool_misuse("plan", "--price must be a number of bytes up to 1G, such as 8, 64K or 16M");
         } else if (c == ':' || c == '?') {
             return tool_misuse("plan", c == ':' ? "%s needs a value" : "unknown option %s", argv[optind - 1]);
         } else {
@@ -138,10 +139,15 @@ static int list_algorithms(void)
 /* One row an algorithm: critical path and price at a few sizes. */
 static int compare(const struct options *o, abc_collective coll)
 {
-    static const double sizes[] = {8, 64 << 10, 16 << 20};
-    int bad = 0;
-    printf("%s, %d ranks\n%-10s %6s %14s %12s %12s %12s   %s\n", abc_collective_name(coll), o->ranks, "algorithm", "steps",
-           "blocks read", "8 B", "64 KiB", "16 MiB", "check");
+    static const double usual[] = {8, 64 << 10, 16 << 20};
+    static const char *const usual_name[] = {"8 B", "64 KiB", "16 MiB"};
+    const double *sizes = o->price ? &o->bytes : usual;
+    int bad = 0, count = o->price ? 1 : 3;
+    printf("%s, %d rank%s\n%-10s %6s %14s", abc_collective_name(coll), o->ranks, o->ranks == 1 ? "" : "s", "algorithm", "steps",
+           "blocks read");
+    for (int i = 0; i < count; i++)
+        printf(" %12s", o->price ? "this size" : usual_name[i]);
+    printf("   check\n");
     for (int a = 0; abci_algos[a]; a++) {
         struct abci_plan_set set;
         struct abci_check_report report;
@@ -155,7 +161,7 @@ static int compare(const struct options *o, abc_collective coll)
         abci_plan_check(&set, &report);
         abci_plan_price(&set, &typical, &price);
         printf("%-10s %6d %8d of 1/%-3d", abci_algos[a]->name, report.steps, report.blocks, set.plan[0]->nblocks);
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < count; i++)
             printf(" %9.2f us", 1e6 * (price.fixed + sizes[i] * price.per_byte));
         printf("   %s\n", report.status == ABC_OK ? "ok" : report.text);
         bad |= report.status != ABC_OK;

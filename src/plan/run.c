@@ -69,11 +69,9 @@ struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
     while (r->lead < plan->nsteps && leads(&plan->steps[r->lead], r->lead))
         r->lead_value = plan->steps[r->lead++].value;
     r->keeps_staging = plan->ntmp > 0;
-    r->one_rounding = true;
     derive_publishes(r);
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         const struct abci_step *s = &plan->steps[i];
-        r->one_rounding &= s->kind != ABCI_REDUCE || s->flags & ABCI_FINAL;
         r->reads_lead |= (s->kind == ABCI_REDUCE || s->kind == ABCI_FETCH) && s->src.buffer == ABCI_IN;
     }
     return r;

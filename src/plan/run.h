@@ -24,7 +24,6 @@ struct abci_runnable {
     bool reads_lead;    /* this rank reads IN blocks of peers */
     bool single_values; /* every other PUBLISH is the only one of its counter: small blocks may travel in its line */
     bool keeps_staging; /* its staging may be in use when its readers are over: temporaries, or a plan that a caller has loaded */
-    bool one_rounding;  /* every REDUCE completes the reduction: bits do not depend on the algorithm */
 };
 /* Takes over the plan. NULL when there is no memory or the plan uses a step kind that the executor does not know. */
 struct abci_runnable *abci_runnable_make(struct abci_plan *plan);
