@@ -106,8 +106,9 @@ static int parse(int argc, char **argv, struct options *o)
             ok = count_of("--rank", optarg, 0, ABCI_MAX_RANKS - 1, &o->rank);
         } else if (c == 'p') {
             o->price = true;
-            if (abci_setting_parse(&abci_setting_table[ABCI_SET_CHUNK], optarg, &o->bytes, why, sizeof why) != ABC_OK)
-                return tool_misuse("plan", "--price must be a number of bytes up to 1G, such as 8, 64K or 16M");
+            if (!number_of(optarg, 0, 1e15, &o->bytes) &&
+                abci_setting_parse(&abci_setting_table[ABCI_SET_CHUNK], optarg, &o->bytes, why, sizeof why) != ABC_OK)
+                return tool_misuse("plan", "--price must be a number of bytes, such as 8, 64K or 16M");
         } else if (c == ':' || c == '?') {
             return tool_misuse("plan", c == ':' ? "%s needs a value" : "unknown option %s", argv[optind - 1]);
         } else {
