@@ -247,6 +247,7 @@ static int create_over(const abc_exchange *x, int rank, int nranks, double conne
         return abci_comm_assemble(shm, &machine, epoch, timeout, progress, comm);
     if (shm && shm->control) {
         abci_shm_leave(shm);
+        abci_shm_abandon(shm);
         abci_comm_retire(shm);
     } else {
         abci_free(shm);

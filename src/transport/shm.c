@@ -68,6 +68,7 @@ int abci_shm_bind(struct abci_shm *shm, int peer, struct abci_segment *segment, 
 {
     struct abci_shm_peer *p = &shm->peer[peer];
     p->segment = segment;
+    p->bound = true;
     p->pidfd = pidfd;
     p->control = abci_segment_at(segment, control_offset, sizeof *p->control);
     if (!p->control)
@@ -115,10 +116,23 @@ void abci_shm_leave(struct abci_shm *shm)
     shm->failure = NULL;
 }
 
+void abci_shm_abandon(struct abci_shm *shm)
+{
+    for (int r = 0; r < shm->nranks; r++) {
+        if (r == shm->rank)
+            continue;
+        abci_segment_release(shm->peer[r].segment);
+        shm->peer[r].segment = NULL;
+        if (shm->peer[r].pidfd >= 0)
+            close(shm->peer[r].pidfd);
+        shm->peer[r].pidfd = -1;
+    }
+}
+
 bool abci_shm_unused(struct abci_shm *shm)
 {
     for (int r = 0; r < shm->nranks; r++) {
-        if (r == shm->rank || !shm->peer[r].segment)
+        if (r == shm->rank || !shm->peer[r].bound)
             continue;
         uint64_t word = atomic_load_explicit(&shm->control->left[r / 64], memory_order_acquire); /* pairs with abci_shm_leave */
         if (!(word >> (r % 64) & 1) && !abci_shm_peer_gone(shm, r))

@@ -123,6 +123,7 @@ struct abci_shm_peer {
     uint32_t pid;  /* as seen here */
     uint32_t done; /* last known watermark of the peer */
     bool readable; /* process_vm_readv from it works */
+    bool bound;    /* it has this rank's block mapped, or soon will */
 };
 
 /* How long to do what while waiting; set at creation from ranks and CPUs. */
@@ -154,6 +155,9 @@ int abci_shm_prepare(struct abci_shm *shm, int rank, int nranks); /* own control
 int abci_shm_bind(struct abci_shm *shm, int peer, struct abci_segment *segment, uint64_t control_offset, int pidfd);
 /* Say goodbye to all peers' blocks. Afterwards only abci_shm_free may be used, once abci_shm_unused. */
 void abci_shm_leave(struct abci_shm *shm);
+/* After a creation that failed: let go of the peers' memory and descriptors now, keep the own block for those who have it mapped.
+ */
+void abci_shm_abandon(struct abci_shm *shm);
 bool abci_shm_unused(struct abci_shm *shm); /* every peer has left or is dead */
 void abci_shm_free(struct abci_shm *shm);
 
