@@ -28,6 +28,8 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
 {
     struct abci_tiny *t = &e->tiny;
     uint64_t bytes = q->shape.count * q->shape.element;
+    if (e->machine.price.crowding > 1) /* the peers are hardly ever there: this would be work for nothing */
+        return;
     if (bytes == 0 || bytes > ABCI_TINY_MAX || q->chunks != 1 || q->reduction.user || e->shm->nranks < 2 ||
         !fusible(q->run, e->shm->nranks))
         return;
