@@ -52,6 +52,8 @@ out=$(cat "$place/apt.log") code=0
 expect "installs it" 0 "install -y --no-install-recommends openmpi-bin libopenmpi-dev"
 stand_in mpirun ""
 stand_in mpicc ""
+stand_in strace ""
+stand_in python3 ""
 on_machine setup bench
 expect "nothing missing" 0 "dev: nothing is missing for: bench"
 
