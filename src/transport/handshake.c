@@ -73,8 +73,10 @@ static int ready(int fd, short events, double deadline, const char *what)
     }
 }
 
-static int send_fds(int fd, const void *data, size_t bytes, const int *fds, int nfds, double deadline)
+/* Send bytes and descriptors in one message to the rank of the communicator whose connection fd is. */
+static int send_fds(int fd, int to, const void *data, size_t bytes, const int *fds, int nfds, double deadline)
 {
+    char what[48];
     union {
         struct cmsghdr align;
         char space[CMSG_SPACE(sizeof(int) * 2 * BATCH)];
@@ -96,8 +98,9 @@ static int send_fds(int fd, const void *data, size_t bytes, const int *fds, int 
         if (n == (ssize_t)bytes)
             return ABC_OK;
         if (n >= 0 || (errno != EAGAIN && errno != EINTR))
-            return abci_error_errno(ABC_ERR_PEER, "a peer went away during the handshake");
-        int status = ready(fd, POLLOUT, deadline, "sending to a peer");
+            return abci_error_errno(ABC_ERR_PEER, "rank %d went away during the handshake", to);
+        snprintf(what, sizeof what, "sending descriptors to rank %d", to);
+        int status = ready(fd, POLLOUT, deadline, what);
         if (status != ABC_OK)
             return status;
     }
@@ -140,7 +143,7 @@ static int receive_fds(int fd, void *data, size_t bytes, int *fds, int nfds, dou
     for (int i = 0; i < got; i++)
         close(fds[i]);
     if (n == 0 || (n < 0 && errno == ECONNRESET))
-        return abci_error(ABC_ERR_PEER, "handshake: %s: the peer went away", what);
+        return abci_error(ABC_ERR_PEER, "handshake: %s: the other side went away", what);
     if (n < 0)
         return abci_error_errno(ABC_ERR_SYSTEM, "handshake: %s", what);
     if (m.msg_flags & MSG_CTRUNC && got < nfds)
@@ -214,7 +217,7 @@ static int take_one(int listen_fd, int nranks, const unsigned char *token, struc
     return (int)g.rank;
 }
 
-static int hand_out(int fd, int nranks, const struct abci_passed *passed, double deadline)
+static int hand_out(int fd, int to, int nranks, const struct abci_passed *passed, double deadline)
 {
     int fds[2 * BATCH], status = ABC_OK;
     for (int first = 0; first < nranks && status == ABC_OK; first += BATCH) {
@@ -224,7 +227,7 @@ static int hand_out(int fd, int nranks, const struct abci_passed *passed, double
             fds[2 * i + 1] = passed[first + i].pidfd;
         }
         uint32_t count = (uint32_t)n;
-        status = send_fds(fd, &count, sizeof count, fds, 2 * n, deadline);
+        status = send_fds(fd, to, &count, sizeof count, fds, 2 * n, deadline);
     }
     return status;
 }
@@ -250,7 +253,7 @@ static int serve(int nranks, int listen_fd, const unsigned char *token, const st
     }
     for (int r = 1; r < nranks; r++) {
         if (connection[r] >= 0 && status == ABC_OK)
-            status = hand_out(connection[r], nranks, passed, deadline);
+            status = hand_out(connection[r], r, nranks, passed, deadline);
     }
     for (int r = 1; r < nranks; r++)
         if (connection[r] >= 0)
@@ -275,11 +278,11 @@ static int join(int rank, int nranks, const char *name, const unsigned char *tok
                                   "ranks on several hosts are not supported yet");
     int mine[2] = {passed[rank].memfd, passed[rank].pidfd};
     if (status == ABC_OK)
-        status = send_fds(fd, &g, sizeof g, mine, 2, deadline);
+        status = send_fds(fd, 0, &g, sizeof g, mine, 2, deadline);
     for (int first = 0; first < nranks && status == ABC_OK; first += BATCH) {
         int fds[2 * BATCH], n = nranks - first < BATCH ? nranks - first : BATCH;
         uint32_t count;
-        status = receive_fds(fd, &count, sizeof count, fds, 2 * n, deadline, "receiving the ranks' descriptors");
+        status = receive_fds(fd, &count, sizeof count, fds, 2 * n, deadline, "receiving the ranks' descriptors from rank 0");
         for (int i = 0; i < n && status == ABC_OK; i++) {
             if (first + i == rank) {
                 close(fds[2 * i]);
