@@ -160,9 +160,12 @@ int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)
         .ordered = user && !q->user.commutes,
         .algorithm = c->algorithm,
     };
-    status = abci_choose(comm->chooser, &wish, &q->run, &q->chunk_bytes);
+    struct abci_choice choice;
+    status = abci_choose(comm->chooser, &wish, &choice);
     if (status != ABC_OK)
         return status;
+    q->run = choice.run;
+    q->chunk_bytes = choice.chunk;
     fill_request(comm, c, e, element, q);
     q->id.algorithm = q->run->hash ^ (uint32_t)q->chunk_bytes;
     q->chunks = abci_part_chunks(c->collective, comm->nranks, element, count, q->chunk_bytes);

@@ -25,14 +25,25 @@ struct card {
     unsigned char token[32]; /* of rank 0: strangers on the socket do not know it */
     char settings[1024];
     char hostname[64];
-    uint64_t cpus[16]; /* that this rank may run on */
-    double quota;      /* CPUs that its cgroup grants, 0: no limit */
+    uint64_t cpus[16];    /* that this rank may run on */
+    double quota;         /* CPUs that its cgroup grants, 0: no limit */
+    uint32_t tuning_rows; /* of rank 0: rows of its tuning file, which all then fetch */
 };
 
 /* ... and after mapping each other. */
 struct card2 {
     uint64_t readable[ABCI_MAX_RANKS / 64]; /* peers whose memory this rank can read by process_vm_readv */
     struct abci_machine machine;            /* rank 0's holds */
+};
+
+#define TUNING_KEY "abcomm/tuning"
+
+/* A creation in progress. */
+struct joining {
+    const abc_exchange *x;
+    double deadline;            /* of all stages together */
+    struct card *all;           /* [nranks] */
+    struct abci_tuning *tuning; /* first of rank 0, then of all */
 };
 
 static void boot_id(uint64_t id[2])
@@ -48,7 +59,39 @@ static void boot_id(uint64_t id[2])
         id[i % 2] = id[i % 2] * 1099511628211ull ^ text[i];
 }
 
-static int fill_card(struct card *c, const struct abci_shm *shm, int *listen_fd)
+/* Rank 0 reads the tuning file and puts its rows where the others find them once the first gather has told how many. */
+static int give_tuning(const struct abci_shm *shm, const struct joining *j)
+{
+    const char *path = abci_setting_string(ABCI_SET_TUNING);
+    j->tuning->count = 0;
+    if (shm->rank != 0 || path[0] == 0)
+        return ABC_OK;
+    int status = abci_tuning_load(path, j->tuning);
+    size_t bytes = j->tuning->count * sizeof j->tuning->row[0];
+    if (status != ABC_OK || shm->nranks == 1 || bytes == 0)
+        return status;
+    status = j->x->put(j->x->ctx, TUNING_KEY, j->tuning->row, bytes);
+    return status == ABC_OK ? ABC_OK : abci_error(status, "rank 0 could not hand out the rows of its tuning file");
+}
+
+static int take_tuning(const struct abci_shm *shm, const struct joining *j)
+{
+    uint32_t rows = j->all[0].tuning_rows;
+    size_t length = sizeof j->tuning->row;
+    if (shm->rank == 0 || rows == 0)
+        return ABC_OK;
+    int status = j->x->wait(j->x->ctx, TUNING_KEY, j->deadline - abci_now());
+    if (status == ABC_OK)
+        status = j->x->get(j->x->ctx, TUNING_KEY, j->tuning->row, &length);
+    if (status != ABC_OK)
+        return abci_error(status, "the %u rows of rank 0's tuning file did not arrive", rows);
+    j->tuning->count = rows;
+    if (rows > ABCI_TUNING_ROWS || length != rows * sizeof j->tuning->row[0] || !abci_tuning_sound(j->tuning))
+        return abci_error(ABC_ERR_VERSION, "rank 0's tuning file means nothing to this rank's library");
+    return ABC_OK;
+}
+
+static int fill_card(struct card *c, const struct abci_shm *shm, const struct joining *j, int *listen_fd)
 {
     memset(c, 0, sizeof *c);
     snprintf(c->version, sizeof c->version, "%s", abc_version());
@@ -61,6 +104,10 @@ static int fill_card(struct card *c, const struct abci_shm *shm, int *listen_fd)
     c->quota = abci_cpu_quota("");
     if (shm->rank != 0)
         return ABC_OK;
+    int status = give_tuning(shm, j);
+    c->tuning_rows = j->tuning->count;
+    if (status != ABC_OK)
+        return status;
     if (getrandom(c->token, sizeof c->token, 0) != sizeof c->token || getrandom(&c->creation, sizeof c->creation, 0) < 0)
         return abci_error_errno(ABC_ERR_SYSTEM, "getrandom failed");
     return shm->nranks > 1 ? abci_handshake_listen(listen_fd, c->socket) : ABC_OK;
@@ -159,31 +206,31 @@ static int ask_why(const abc_exchange *x, int status, bool *told)
  * First gather, then every memory into everybody's. *told: the error is one that rank 0 has told everybody; nobody needs to hear it
  * again.
  */
-static int connect_peers(struct abci_shm *shm, const abc_exchange *x, double deadline, struct card *all, int *listen_fd, bool *told)
+static int connect_peers(struct abci_shm *shm, const struct joining *j, int *listen_fd, bool *told)
 {
-    const struct abci_watch watch = {look_at_exchange, (void *)x};
+    const struct abci_watch watch = {look_at_exchange, (void *)j->x};
     struct card mine;
-    int status = fill_card(&mine, shm, listen_fd);
-    int gathered =
-        abci_exchange_gather(x, "abcomm/1", shm->rank, shm->nranks, status, &mine, sizeof mine, all, deadline - abci_now());
+    int status = fill_card(&mine, shm, j, listen_fd);
+    int gathered = abci_exchange_gather(j->x, "abcomm/1", shm->rank, shm->nranks, status, &mine, sizeof mine, j->all,
+                                        j->deadline - abci_now());
     if (status == ABC_OK)
         status = gathered;
     if (status == ABC_OK)
-        status = compare_cards(all, shm->nranks);
-    shm->cpus = status == ABC_OK ? shared_cpus(all, shm->nranks) : 1;
+        status = compare_cards(j->all, shm->nranks);
+    shm->cpus = status == ABC_OK ? shared_cpus(j->all, shm->nranks) : 1;
     if (status != ABC_OK)
         return status;
     struct abci_passed *passed = abci_alloc(sizeof *passed * (size_t)shm->nranks);
     if (!passed)
         return abci_error(ABC_ERR_MEMORY, "no memory for %d peers", shm->nranks);
     /* Rank 0 knows who is missing: its time is over first, early enough for the others to hear it within the exchange's. */
-    double left = deadline - abci_now();
+    double left = j->deadline - abci_now();
     left += shm->rank != 0 ? HANG_UP_PATIENCE : left > 5 ? -0.5 : -0.1 * left;
-    status = abci_handshake(shm->rank, shm->nranks, *listen_fd, all[0].socket, all[0].token, left, &watch, passed);
+    status = abci_handshake(shm->rank, shm->nranks, *listen_fd, j->all[0].socket, j->all[0].token, left, &watch, passed);
     if (status == ABC_OK)
-        status = bind_all(shm, all, passed);
+        status = bind_all(shm, j->all, passed);
     else if (shm->rank != 0 && (status == ABC_ERR_PEER || status == ABC_ERR_TIMEOUT || status == ABC_ERR_UNSUPPORTED))
-        status = ask_why(x, status, told);
+        status = ask_why(j->x, status, told);
     abci_free(passed);
     return status;
 }
@@ -203,12 +250,14 @@ static double yield_cost(void)
 }
 
 /* Second gather: nobody goes on unless all have mapped all; who can read whom; rank 0's constants. */
-static int agree(struct abci_shm *shm, const abc_exchange *x, double deadline, int status, struct abci_machine *machine)
+static int agree(struct abci_shm *shm, const struct joining *j, int status, struct abci_machine *machine)
 {
     struct card2 mine, *all = abci_alloc(sizeof *all * (size_t)shm->nranks);
     memset(&mine, 0, sizeof mine);
     if (!all && status == ABC_OK)
         status = abci_error(ABC_ERR_MEMORY, "no memory for %d peers", shm->nranks);
+    if (status == ABC_OK)
+        status = take_tuning(shm, j);
     if (status == ABC_OK) {
         if (strcmp(abci_setting_string(ABCI_SET_PVR), "off") != 0)
             abci_shm_try_remote(shm);
@@ -223,7 +272,7 @@ static int agree(struct abci_shm *shm, const abc_exchange *x, double deadline, i
     }
     /* Also with an error, which it tells the others; then `all` is not used. */
     int gathered =
-        abci_exchange_gather(x, "abcomm/2", shm->rank, shm->nranks, status, &mine, sizeof mine, all, deadline - abci_now());
+        abci_exchange_gather(j->x, "abcomm/2", shm->rank, shm->nranks, status, &mine, sizeof mine, all, j->deadline - abci_now());
     if (status == ABC_OK)
         status = gathered;
     if (status == ABC_OK) {
@@ -242,33 +291,35 @@ static int agree(struct abci_shm *shm, const abc_exchange *x, double deadline, i
 static int create_over(const abc_exchange *x, int rank, int nranks, double connect_timeout, double timeout, int progress,
                        struct abc_comm **comm)
 {
-    struct abci_machine machine;
+    struct abci_comm_config config = {.timeout = timeout, .progress = progress};
     struct abci_shm *shm = abci_alloc(sizeof *shm);
-    struct card *all = abci_alloc(sizeof *all * (size_t)nranks);
-    int status = shm && all ? abci_shm_prepare(shm, rank, nranks) : abci_error(ABC_ERR_MEMORY, "no memory for %d peers", nranks);
+    struct joining j = {x, abci_now() + connect_timeout, abci_alloc(sizeof *j.all * (size_t)nranks), abci_alloc(sizeof *j.tuning)};
+    int status = shm && j.all && j.tuning ? abci_shm_prepare(shm, rank, nranks)
+                                          : abci_error(ABC_ERR_MEMORY, "no memory for %d peers", nranks);
     int listen_fd = -1;
     bool told = false;
-    double deadline = abci_now() + connect_timeout; /* of all stages together */
     if (status == ABC_OK) {
-        status = connect_peers(shm, x, deadline, all, &listen_fd, &told);
+        status = connect_peers(shm, &j, &listen_fd, &told);
         if (!told)
-            status = agree(shm, x, deadline, status, &machine);
+            status = agree(shm, &j, status, &config.machine);
     } else { /* tell the others not to wait */
         abci_exchange_gather(x, "abcomm/1", rank, nranks, status, NULL, 0, NULL, connect_timeout);
     }
     if (listen_fd >= 0)
         close(listen_fd);
-    uint32_t epoch = all ? (uint32_t)(all[0].creation ^ all[0].creation >> 32) : 0;
-    abci_free(all);
+    config.epoch = j.all ? (uint32_t)(j.all[0].creation ^ j.all[0].creation >> 32) : 0;
+    config.tuning = j.tuning;
+    abci_free(j.all);
     if (status == ABC_OK)
-        return abci_comm_assemble(shm, &machine, epoch, timeout, progress, comm);
-    if (shm && shm->control) {
+        status = abci_comm_assemble(shm, &config, comm);
+    else if (shm && shm->control) {
         abci_shm_leave(shm);
         abci_shm_abandon(shm);
         abci_comm_retire(shm);
     } else {
         abci_free(shm);
     }
+    abci_free(j.tuning);
     return status;
 }
 
@@ -300,8 +351,18 @@ static void apply_settings(struct abci_engine *e, const struct abci_machine *mac
         e->machine.remote_from = 0;
 }
 
-int abci_comm_assemble(struct abci_shm *shm, const struct abci_machine *machine, uint32_t epoch, double timeout, int progress,
-                       struct abc_comm **out)
+static int open_chooser(struct abc_comm *comm, const struct abci_comm_config *config)
+{
+    const struct abci_chooser_config choice = {.rank = comm->rank,
+                                               .nranks = comm->nranks,
+                                               .constants = &config->machine.price,
+                                               .forced = abci_setting_string(ABCI_SET_ALGO),
+                                               .chunk = (uint64_t)abci_setting_int(ABCI_SET_CHUNK),
+                                               .tuning = config->tuning};
+    return abci_chooser_open(&choice, &comm->chooser);
+}
+
+int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *config, struct abc_comm **out)
 {
     struct abc_comm *comm = abci_alloc_aligned(sizeof *comm, ABCI_LINE);
     int status = comm ? ABC_OK : abci_error(ABC_ERR_MEMORY, "no memory for a communicator");
@@ -310,28 +371,27 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_machine *machine,
         comm->rank = shm->rank;
         comm->nranks = shm->nranks;
         comm->fork_generation = abci_fork_generation;
-        comm->timeout = timeout;
-        comm->epoch = epoch;
+        comm->timeout = config->timeout;
+        comm->epoch = config->epoch;
         comm->shm = shm;
         pthread_mutex_init(&comm->lock, NULL);
-        abci_shm_wait_policy(shm, timeout);
-        status = abci_engine_open(&comm->engine, shm, epoch);
+        abci_shm_wait_policy(shm, config->timeout);
+        status = abci_engine_open(&comm->engine, shm, config->epoch);
     }
     if (status == ABC_OK) {
-        apply_settings(&comm->engine, machine);
+        apply_settings(&comm->engine, &config->machine);
         if (strcmp(abci_setting_string(ABCI_SET_PVR), "off") != 0) /* a peer may publish that way even if this rank never does */
             status = abci_engine_allow_remote(&comm->engine);
     }
     if (status == ABC_OK)
-        status = abci_chooser_open(comm->rank, comm->nranks, &machine->price, abci_setting_string(ABCI_SET_ALGO),
-                                   (uint64_t)abci_setting_int(ABCI_SET_CHUNK), &comm->chooser);
-    if (status == ABC_OK && (progress > 0 || (progress < 0 && abci_setting_int(ABCI_SET_PROGRESS))))
+        status = open_chooser(comm, config);
+    if (status == ABC_OK && (config->progress > 0 || (config->progress < 0 && abci_setting_int(ABCI_SET_PROGRESS))))
         status = start_thread(comm);
     if (status == ABC_OK) {
         if (comm->rank == 0)
             ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank,
                      "communicator of %d ranks: hand-off %.2f us, %s staging, process_vm_readv %s", comm->nranks,
-                     machine->price.hand_off * 1e6, comm->engine.machine.stream_stage ? "streamed" : "plain",
+                     config->machine.price.hand_off * 1e6, comm->engine.machine.stream_stage ? "streamed" : "plain",
                      comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
         *out = comm;
         return ABC_OK;

@@ -27,9 +27,16 @@ struct abc_comm {
     _Atomic int stop;
 };
 
+/* What all ranks of a communicator hold in identical form, and what this rank's end is like. */
+struct abci_comm_config {
+    struct abci_machine machine;      /* rank 0's */
+    const struct abci_tuning *tuning; /* rank 0's, or NULL */
+    uint32_t epoch;
+    double timeout;
+    int progress; /* as abc_comm_config.progress_thread */
+};
 /* comm.c: the common last part of creation. `all` peers are bound in shm; takes over shm. */
-int abci_comm_assemble(struct abci_shm *shm, const struct abci_machine *machine, uint32_t epoch, double timeout, int progress,
-                       struct abc_comm **comm);
+int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *config, struct abc_comm **comm);
 
 /* A request from the spare ones or the heap, NULL when there is no memory; and back. */
 struct abc_request *abci_request_take(struct abc_comm *comm);

@@ -96,7 +96,12 @@ static int split(struct abc_comm *parent, int color, int key, struct ticket *all
     shm->remote_for_all = parent->shm->remote_for_all;
     shm->cpus = parent->shm->cpus;
     uint32_t epoch = parent->epoch * 2654435761u ^ (uint32_t)(color + 1) ^ parent->splits << 8;
-    return abci_comm_assemble(shm, &parent->engine.machine, epoch, parent->timeout, parent->has_thread, newcomm);
+    struct abci_comm_config config = {.machine = parent->engine.machine,
+                                      .tuning = abci_chooser_tuning(parent->chooser),
+                                      .epoch = epoch,
+                                      .timeout = parent->timeout,
+                                      .progress = parent->has_thread};
+    return abci_comm_assemble(shm, &config, newcomm);
 }
 
 ABC_API int abc_comm_split(abc_comm *comm, int color, int key, abc_comm **newcomm)

@@ -3,7 +3,7 @@
  * and once with many: the line through both is the price. Prices rank plans for the selection; they are no promises. Pure; the
  * same constants give the same bits on every rank, which selection relies on. Cost: linear in the steps.
  */
-#include "plan/plan.h"
+#include "plan/price.h"
 
 #include <string.h>
 
@@ -17,14 +17,14 @@ struct walk {
     const struct abci_price_constants *c;
     double block;     /* bytes */
     double crowding;  /* at least 1 */
+    bool direct;      /* peers reach the caller's buffers where they are */
     double **raised;  /* [nranks * ABCI_COUNTERS][value]: when the counter reached it, -1 not yet */
     uint32_t *values; /* [nranks * ABCI_COUNTERS] length of these lists */
     double *now;      /* [nranks] */
     uint32_t *next;   /* [nranks] step */
 };
 
-/* Work of a step on the rank's own CPU, without waiting. Buffers of unknown kind count as staged: most are the caller's own memory.
- */
+/* Work of a step on the rank's own CPU, without waiting. */
 static double work(const struct walk *w, const struct abci_step *step)
 {
     const struct abci_price_constants *c = w->c;
@@ -32,7 +32,7 @@ static double work(const struct walk *w, const struct abci_step *step)
     double bytes = w->block * step->src.count, time = c->step * (reads ? step->npeers : 1);
     switch (step->kind) {
     case ABCI_PUBLISH:
-        if (step->src.buffer < ABCI_TMP && !(step->flags & ABCI_STAGED))
+        if (step->src.buffer < ABCI_TMP && !(step->flags & ABCI_STAGED) && !w->direct)
             time += bytes * c->copy;
         break;
     case ABCI_FETCH:
@@ -47,7 +47,7 @@ static double work(const struct walk *w, const struct abci_step *step)
     default:
         break;
     }
-    if (step->flags & ABCI_STAGE)
+    if ((step->flags & ABCI_STAGE) && !w->direct)
         time += 0.5 * bytes * c->copy; /* a second store of what is in registers */
     return time * w->crowding;
 }
@@ -169,14 +169,24 @@ static bool swaps(const struct abci_plan_set *set)
     return shows;
 }
 
-void abci_plan_price(const struct abci_plan_set *set, const struct abci_price_constants *c, struct abci_price *price)
+static void price_of(const struct abci_plan_set *set, const struct abci_price_constants *c, bool direct, struct abci_price *price)
 {
-    struct walk w = {.set = set, .c = c, .crowding = c->crowding > 1 ? c->crowding : 1};
+    struct walk w = {.set = set, .c = c, .crowding = c->crowding > 1 ? c->crowding : 1, .direct = direct};
     price->fixed = price->per_byte = 1e9; /* out of memory: nobody chooses it */
     if (open_walk(&w)) {
         price->fixed = walk(&w, 0);
         price->per_byte = (walk(&w, PROBE_BYTES) - price->fixed) / PROBE_BYTES;
-        price->per_byte *= swaps(set) ? SWAP_GAIN : 1;
+        price->per_byte *= !direct && swaps(set) ? SWAP_GAIN : 1;
     }
     close_walk(&w);
+}
+
+void abci_plan_price(const struct abci_plan_set *set, const struct abci_price_constants *c, struct abci_price *price)
+{
+    price_of(set, c, false, price);
+}
+
+void abci_plan_price_direct(const struct abci_plan_set *set, const struct abci_price_constants *c, struct abci_price *price)
+{
+    price_of(set, c, true, price);
 }

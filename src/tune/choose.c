@@ -1,6 +1,7 @@
 /*
- * choose.c - which algorithm an operation gets: the cheapest by price among those whose result has the promised bits. Prices are
- * straight lines in bytes, computed once per collective, so a choice is a few multiplications. Owner: the communicator.
+ * choose.c - which algorithm an operation gets: the cheapest by price among those whose result has the promised bits, unless the
+ * caller, a setting or the tuning file names another. All of that becomes a list of rules once per collective (rules.c), so a
+ * choice is a few comparisons. Owner: the communicator.
  */
 #include "tune/choose.h"
 
@@ -9,20 +10,26 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/price.h"
+#include "tune/rules.h"
+
 #define MAX_ALGOS 16
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
-struct option {
-    const struct abci_algo *algo;
-    struct abci_price price;
-    _Atomic(struct abci_runnable *) *run; /* [nranks], by root; built on first use */
-    bool one_rounding;
-};
+#define MAX_CHUNK (1u << 30)
+#define CLASSES 4 /* bit 0: one_rounding, bit 1: ordered */
 
 struct options {
-    _Atomic bool priced; /* release: the rows are complete; acquire in abci_choose */
+    _Atomic bool priced; /* release: rows and rules are complete; acquire in abci_choose */
     int count;
-    struct option option[MAX_ALGOS];
+    struct abci_option option[MAX_ALGOS];
+    struct abci_rule *rules[ABCI_MEMORY_COUNT][CLASSES];
+};
+
+/* ABCOMM_ALGO for one collective. */
+struct forced {
+    const struct abci_algo *algo;
+    uint64_t chunk;
 };
 
 /* A plan that the caller has loaded. */
@@ -33,10 +40,12 @@ struct loaded {
 
 struct abci_chooser {
     int rank, nranks;
-    uint64_t chunk;
+    uint64_t chunk;        /* by the number of ranks */
+    uint64_t forced_chunk; /* by ABCOMM_CHUNK, or 0 */
     struct abci_price_constants constants;
     struct options options[ABC_COLLECTIVE_COUNT];
-    const struct abci_algo *forced[ABC_COLLECTIVE_COUNT];
+    struct forced forced[ABC_COLLECTIVE_COUNT];
+    struct abci_tuning *tuning;
     _Atomic(struct loaded *) loaded; /* release: the plan is complete; acquire in named() */
     pthread_mutex_t lock;            /* of whoever adds rows, plans or loaded ones; readers take none */
 };
@@ -73,25 +82,50 @@ static int collective_of(const char *name)
     return -1;
 }
 
-/* "allreduce:ring;broadcast:binomial" */
+/* "ring@64K" into name and chunk; without @ the chunk stays 0. */
+static int split_name(const char *text, char name[ABCI_NAME_MAX], uint64_t *chunk)
+{
+    char why[200];
+    double number = 0;
+    const char *at = strchr(text, '@');
+    size_t length = at ? (size_t)(at - text) : strlen(text);
+    *chunk = 0;
+    if (length >= ABCI_NAME_MAX)
+        return unknown_algorithm(text);
+    memcpy(name, text, length);
+    name[length] = 0;
+    if (!at)
+        return ABC_OK;
+    if (abci_setting_parse(&abci_setting_table[ABCI_SET_CHUNK], at + 1, &number, why, sizeof why) != ABC_OK || number < 1)
+        return abci_error(ABC_ERR_ARGUMENT, "algorithm \"%.60s\": after @ stands the chunk, 1 to %u bytes, with K, M or G", text,
+                          MAX_CHUNK);
+    *chunk = (uint64_t)number;
+    return ABC_OK;
+}
+
+/* "allreduce:ring;broadcast:binomial@64K" */
 static int parse_forced(struct abci_chooser *c, const char *text)
 {
     while (*text) {
-        char coll[32], algo[ABCI_NAME_MAX];
+        char coll[32], word[64], name[ABCI_NAME_MAX];
+        uint64_t chunk;
         int n = 0;
-        if (sscanf(text, " %31[a-z_] : %31[a-z0-9_] %n", coll, algo, &n) < 2 || (text[n] != 0 && text[n] != ';'))
+        if (sscanf(text, " %31[a-z_] : %63[a-zA-Z0-9_@] %n", coll, word, &n) < 2 || (text[n] != 0 && text[n] != ';'))
             return abci_error(ABC_ERR_ARGUMENT, "ABCOMM_ALGO: \"%.60s\" is not collective:algorithm, separated by ';'", text);
         int which = collective_of(coll);
         if (which < 0)
             return abci_error(
                 ABC_ERR_ARGUMENT,
                 "ABCOMM_ALGO: \"%s\" is no collective; use allreduce, reduce_scatter, allgather, broadcast or barrier", coll);
-        const struct abci_algo *found = abci_algo_find(algo);
+        int status = split_name(word, name, &chunk);
+        if (status != ABC_OK)
+            return status;
+        const struct abci_algo *found = abci_algo_find(name);
         if (!found)
-            return unknown_algorithm(algo);
+            return unknown_algorithm(name);
         if (!abci_algo_fits(found, (abc_collective)which, c->nranks) && c->nranks > 1)
-            return unfit_algorithm(algo, (abc_collective)which, c->nranks);
-        c->forced[which] = c->nranks > 1 ? found : NULL;
+            return unfit_algorithm(name, (abc_collective)which, c->nranks);
+        c->forced[which] = (struct forced){c->nranks > 1 ? found : NULL, chunk};
         text += n;
         if (*text == ';')
             text++;
@@ -99,18 +133,31 @@ static int parse_forced(struct abci_chooser *c, const char *text)
     return ABC_OK;
 }
 
-int abci_chooser_open(int rank, int nranks, const struct abci_price_constants *constants, const char *forced, uint64_t chunk,
-                      struct abci_chooser **chooser)
+static int keep_tuning(struct abci_chooser *c, const struct abci_tuning *tuning)
+{
+    if (!tuning || tuning->count == 0)
+        return ABC_OK;
+    c->tuning = abci_alloc(sizeof *c->tuning);
+    if (!c->tuning)
+        return abci_error(ABC_ERR_MEMORY, "no memory for the rows of a tuning file");
+    *c->tuning = *tuning;
+    return ABC_OK;
+}
+
+int abci_chooser_open(const struct abci_chooser_config *config, struct abci_chooser **chooser)
 {
     struct abci_chooser *c = abci_alloc(sizeof *c);
     if (!c)
         return abci_error(ABC_ERR_MEMORY, "no memory to choose algorithms");
     pthread_mutex_init(&c->lock, NULL);
-    c->rank = rank;
-    c->nranks = nranks;
-    c->constants = *constants;
-    c->chunk = chunk ? chunk : nranks <= 2 ? 256 << 10 : nranks <= 4 ? 1 << 20 : 2 << 20;
-    int status = parse_forced(c, forced);
+    c->rank = config->rank;
+    c->nranks = config->nranks;
+    c->constants = *config->constants;
+    c->chunk = c->nranks <= 2 ? 256 << 10 : c->nranks <= 4 ? 1 << 20 : 2 << 20;
+    c->forced_chunk = config->chunk;
+    int status = parse_forced(c, config->forced);
+    if (status == ABC_OK)
+        status = keep_tuning(c, config->tuning);
     if (status != ABC_OK) {
         abci_chooser_close(c);
         return status;
@@ -119,17 +166,26 @@ int abci_chooser_open(int rank, int nranks, const struct abci_price_constants *c
     return ABC_OK;
 }
 
+const struct abci_tuning *abci_chooser_tuning(const struct abci_chooser *c)
+{
+    return c->tuning;
+}
+
 void abci_chooser_close(struct abci_chooser *c)
 {
     if (!c)
         return;
-    for (int k = 0; k < ABC_COLLECTIVE_COUNT; k++)
+    for (int k = 0; k < ABC_COLLECTIVE_COUNT; k++) {
         for (int i = 0; i < c->options[k].count; i++) {
-            struct option *o = &c->options[k].option[i];
+            struct abci_option *o = &c->options[k].option[i];
             for (int r = 0; o->run && r < c->nranks; r++)
                 abci_runnable_free(atomic_load(&o->run[r]));
             abci_free((void *)o->run);
         }
+        for (int i = 0; i < ABCI_MEMORY_COUNT * CLASSES; i++)
+            abci_free(c->options[k].rules[i / CLASSES][i % CLASSES]);
+    }
+    abci_free(c->tuning);
     for (struct loaded *l = atomic_load(&c->loaded), *next; l; l = next) {
         next = l->next;
         abci_runnable_free(l->run);
@@ -140,7 +196,7 @@ void abci_chooser_close(struct abci_chooser *c)
 }
 
 /* The option's plan for a root, built if it is not there; the caller holds the lock. */
-static int runnable(struct abci_chooser *c, struct option *o, abc_collective coll, int root, struct abci_runnable **run)
+static int runnable(struct abci_chooser *c, struct abci_option *o, abc_collective coll, int root, struct abci_runnable **run)
 {
     struct abci_plan *plan;
     *run = atomic_load_explicit(&o->run[root], memory_order_relaxed);
@@ -170,12 +226,65 @@ static bool rounds_once(const struct abci_plan_set *set)
 }
 
 /* With very many ranks no prices are computed: one reading step per rank costs p, so the slices win. */
-static void rule_of_thumb(struct option *o, int nranks)
+static void rule_of_thumb(struct abci_option *o, int nranks)
 {
     bool sliced = strcmp(o->algo->name, "twoshot") == 0 || strcmp(o->algo->name, "oneshot") == 0;
     o->one_rounding = sliced;
-    o->price.fixed = sliced ? 1e-6 * nranks : 1e-3 * nranks;
-    o->price.per_byte = strcmp(o->algo->name, "oneshot") == 0 ? 1e-10 * nranks : 1e-9;
+    o->price[ABCI_PRIVATE].fixed = sliced ? 1e-6 * nranks : 1e-3 * nranks;
+    o->price[ABCI_PRIVATE].per_byte = strcmp(o->algo->name, "oneshot") == 0 ? 1e-10 * nranks : 1e-9;
+    o->price[ABCI_ARENA] = o->price[ABCI_PRIVATE];
+}
+
+static int price_one(struct abci_chooser *c, abc_collective coll, struct abci_option *o)
+{
+    struct abci_plan_set set;
+    int status = abci_plan_set_build(o->algo, coll, c->nranks, 0, &set);
+    if (status != ABC_OK)
+        return status;
+    o->one_rounding = rounds_once(&set);
+    abci_plan_price(&set, &c->constants, &o->price[ABCI_PRIVATE]);
+    abci_plan_price_direct(&set, &c->constants, &o->price[ABCI_ARENA]);
+    abci_plan_set_free(&set);
+    for (int m = 0; m < ABCI_MEMORY_COUNT; m++)
+        ABCI_LOG(ABCI_LOG_DEBUG, "tune", c->rank, "%s by %s, %s: %.2f us + %.3f us per MiB", abc_collective_name(coll),
+                 o->algo->name, abci_memory_name(m), o->price[m].fixed * 1e6, o->price[m].per_byte * 1e6 * 1048576);
+    return ABC_OK;
+}
+
+/* The rows of the tuning file for a collective: they lie together. */
+static const struct abci_tuning_row *rows_of(const struct abci_chooser *c, abc_collective coll, int memory, uint32_t *count)
+{
+    const struct abci_tuning_row *first = NULL;
+    *count = 0;
+    for (uint32_t i = 0; c->tuning && i < c->tuning->count; i++) {
+        const struct abci_tuning_row *row = &c->tuning->row[i];
+        if (row->ranks != c->nranks || row->collective != coll || row->memory != memory)
+            continue;
+        first = first ? first : row;
+        ++*count;
+    }
+    return first;
+}
+
+static int make_rules(struct abci_chooser *c, abc_collective coll)
+{
+    struct options *all = &c->options[coll];
+    for (int i = 0; i < ABCI_MEMORY_COUNT * CLASSES; i++) {
+        struct abci_rules_config config = {.options = all->option,
+                                           .count = all->count,
+                                           .memory = (enum abci_memory)(i / CLASSES),
+                                           .one_rounding = i % CLASSES & 1,
+                                           .ordered = i % CLASSES & 2,
+                                           .forced = c->forced[coll].algo,
+                                           .chunk = c->chunk,
+                                           .forced_chunk = c->forced[coll].chunk ? c->forced[coll].chunk : c->forced_chunk};
+        config.rows = rows_of(c, coll, config.memory, &config.nrows);
+        abci_free(all->rules[i / CLASSES][i % CLASSES]);
+        all->rules[i / CLASSES][i % CLASSES] = abci_rules_make(&config);
+        if (!all->rules[i / CLASSES][i % CLASSES])
+            return abci_error(ABC_ERR_MEMORY, "no memory to choose algorithms");
+    }
+    return ABC_OK;
 }
 
 /* Fill the table of a collective: who can do it, at what price. The caller holds the lock. */
@@ -186,7 +295,7 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
     for (int i = 0; abci_algos[i] && all->count < MAX_ALGOS; i++) {
         if (!abci_algo_fits(abci_algos[i], coll, c->nranks))
             continue;
-        struct option *o = &all->option[all->count++];
+        struct abci_option *o = &all->option[all->count++];
         struct abci_runnable *run;
         o->algo = abci_algos[i];
         o->run = o->run ? o->run : abci_alloc(sizeof *o->run * (size_t)c->nranks);
@@ -195,56 +304,40 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
         int status = runnable(c, o, coll, 0, &run);
         if (status != ABC_OK)
             return status;
-        if (c->nranks > PRICED_RANKS) {
+        if (c->nranks > PRICED_RANKS)
             rule_of_thumb(o, c->nranks);
-            continue;
-        }
-        struct abci_plan_set set;
-        status = abci_plan_set_build(o->algo, coll, c->nranks, 0, &set);
-        if (status != ABC_OK)
+        else if ((status = price_one(c, coll, o)) != ABC_OK)
             return status;
-        o->one_rounding = rounds_once(&set);
-        abci_plan_price(&set, &c->constants, &o->price);
-        abci_plan_set_free(&set);
-        ABCI_LOG(ABCI_LOG_DEBUG, "tune", c->rank, "%s by %s: %.2f us + %.3f us per MiB", abc_collective_name(coll), o->algo->name,
-                 o->price.fixed * 1e6, o->price.per_byte * 1e6 * 1048576);
     }
-    atomic_store_explicit(&all->priced, true, memory_order_release); /* pairs with abci_choose */
-    return ABC_OK;
+    int status = make_rules(c, coll);
+    if (status == ABC_OK)
+        atomic_store_explicit(&all->priced, true, memory_order_release); /* pairs with abci_choose */
+    return status;
 }
 
-static struct option *cheapest(struct options *all, const struct abci_wish *wish)
+/* What the caller has named: a loaded plan, or an option. */
+static int named(struct abci_chooser *c, const struct abci_wish *wish, struct abci_option **out, struct abci_choice *choice)
 {
-    struct option *best = NULL;
-    double lowest = 0;
-    for (int i = 0; i < all->count; i++) {
-        struct option *o = &all->option[i];
-        double price = o->price.fixed + o->price.per_byte * (double)wish->bytes;
-        if ((wish->one_rounding && !o->one_rounding) || (wish->ordered && !o->algo->ordered))
-            continue;
-        if (!best || price < lowest) {
-            best = o;
-            lowest = price;
-        }
-    }
-    return best;
-}
-
-static int named(struct abci_chooser *c, const struct abci_wish *wish, struct option **out, const struct abci_runnable **run)
-{
+    char name[ABCI_NAME_MAX];
+    uint64_t chunk;
+    int status = split_name(wish->algorithm, name, &chunk);
+    if (status != ABC_OK)
+        return status;
+    choice->why = ABCI_BY_CALL;
+    choice->chunk = chunk ? chunk : c->forced_chunk ? c->forced_chunk : c->chunk;
     for (struct loaded *l = atomic_load_explicit(&c->loaded, memory_order_acquire); l; l = l->next) {
         const struct abci_plan *p = l->run->plan;
-        if (strcmp(p->name, wish->algorithm) != 0)
+        if (strcmp(p->name, name) != 0)
             continue;
         if (p->collective != wish->collective || (wish->collective == ABC_BROADCAST && p->root != wish->root))
             return abci_error(ABC_ERR_UNSUPPORTED, "plan %s is one for %s with root %u", p->name,
                               abc_collective_name((abc_collective)p->collective), p->root);
-        *run = l->run;
+        choice->run = l->run;
         return ABC_OK;
     }
-    const struct abci_algo *algo = abci_algo_find(wish->algorithm);
+    const struct abci_algo *algo = abci_algo_find(name);
     if (!algo)
-        return unknown_algorithm(wish->algorithm);
+        return unknown_algorithm(name);
     struct options *all = &c->options[wish->collective];
     for (int i = 0; i < all->count; i++)
         if (all->option[i].algo == algo) {
@@ -253,24 +346,24 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct op
             *out = &all->option[i];
             return ABC_OK;
         }
-    return unfit_algorithm(wish->algorithm, wish->collective, c->nranks);
+    return unfit_algorithm(name, wish->collective, c->nranks);
 }
 
-/* The option that the wish, the settings or the prices name. */
-static int pick(struct abci_chooser *c, const struct abci_wish *wish, struct option **out, const struct abci_runnable **run)
+static const struct abci_rule *lookup(const struct abci_chooser *c, const struct abci_wish *wish)
 {
-    struct options *all = &c->options[wish->collective];
-    const struct abci_algo *forced = c->forced[wish->collective];
-    *out = NULL;
+    const struct abci_rule *list = c->options[wish->collective].rules[wish->arena][wish->one_rounding + 2 * wish->ordered];
+    return abci_rules_find(list, wish->bytes);
+}
+
+/* The option that the call, the settings, the tuning file or the prices name. */
+static int pick(struct abci_chooser *c, const struct abci_wish *wish, struct abci_option **out, struct abci_choice *choice)
+{
     if (wish->algorithm)
-        return named(c, wish, out, run);
-    if (forced && !(wish->ordered && !forced->ordered)) {
-        for (int i = 0; i < all->count; i++)
-            if (all->option[i].algo == forced)
-                *out = &all->option[i];
-    } else {
-        *out = cheapest(all, wish);
-    }
+        return named(c, wish, out, choice);
+    const struct abci_rule *rule = lookup(c, wish);
+    choice->chunk = rule->chunk;
+    choice->why = rule->why;
+    *out = rule->option;
     if (!*out)
         return abci_error(ABC_ERR_UNSUPPORTED, "no algorithm does %s with %d ranks", abc_collective_name(wish->collective),
                           c->nranks);
@@ -285,29 +378,62 @@ static int price_locked(struct abci_chooser *c, abc_collective coll)
     return status;
 }
 
-int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, const struct abci_runnable **run, uint64_t *chunk)
+int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, struct abci_choice *choice)
 {
-    struct option *o;
+    struct abci_option *o = NULL;
     struct abci_runnable *built;
     int status = ABC_OK;
     if (ABCI_UNLIKELY(!atomic_load_explicit(&c->options[wish->collective].priced, memory_order_acquire)))
         status = price_locked(c, wish->collective);
-    *chunk = c->chunk;
-    *run = NULL;
+    choice->run = NULL;
     if (status == ABC_OK)
-        status = pick(c, wish, &o, run);
-    if (status != ABC_OK || *run)
+        status = pick(c, wish, &o, choice);
+    if (status != ABC_OK || choice->run)
         return status;
     int root = wish->collective == ABC_BROADCAST ? wish->root : 0;
-    *run = atomic_load_explicit(&o->run[root], memory_order_acquire);
-    if (ABCI_LIKELY(*run != NULL))
+    choice->run = atomic_load_explicit(&o->run[root], memory_order_acquire);
+    if (ABCI_LIKELY(choice->run != NULL))
         return ABC_OK;
     pthread_mutex_lock(&c->lock);
     status = runnable(c, o, wish->collective, root, &built);
     pthread_mutex_unlock(&c->lock);
     if (status == ABC_OK)
-        *run = built;
+        choice->run = built;
     return status;
+}
+
+const char *abci_why_name(enum abci_why why)
+{
+    static const char *const names[] = {"price", "tuning file", "ABCOMM_ALGO", "call"};
+    return names[why];
+}
+
+static void print_size(FILE *out, uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB"};
+    int unit = 0;
+    for (; unit < 3 && bytes >= 1024 && bytes % 1024 == 0; unit++)
+        bytes /= 1024;
+    fprintf(out, "%llu %s", (unsigned long long)bytes, units[unit]);
+}
+
+int abci_chooser_print(struct abci_chooser *c, const struct abci_wish *wish, FILE *out)
+{
+    struct abci_wish first = *wish;
+    struct abci_choice choice;
+    first.bytes = 0;
+    first.root = 0;
+    int status = abci_choose(c, &first, &choice);
+    if (status != ABC_OK)
+        return status;
+    for (const struct abci_rule *r = lookup(c, &first); r->from != UINT64_MAX; r++) {
+        fprintf(out, "  from ");
+        print_size(out, r->from);
+        fprintf(out, ": %s, chunks of ", r->option ? r->option->algo->name : "nothing");
+        print_size(out, r->chunk);
+        fprintf(out, " (%s)\n", abci_why_name(r->why));
+    }
+    return ABC_OK;
 }
 
 static int add_locked(struct abci_chooser *c, struct abci_plan_set *set)

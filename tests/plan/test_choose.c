@@ -21,13 +21,13 @@ static void choices(int rank, int nranks, double crowding, abc_collective coll, 
     const struct abci_price_constants constants = {
         .hand_off = 0.2e-6, .step = 0.03e-6, .copy = 0.08e-9, .read = 0.12e-9, .reduce = 0.05e-9, .crowding = crowding};
     struct abci_chooser *chooser;
-    assert_int_equal(abci_chooser_open(rank, nranks, &constants, "", 0, &chooser), ABC_OK);
+    const struct abci_chooser_config config = {.rank = rank, .nranks = nranks, .constants = &constants, .forced = ""};
+    assert_int_equal(abci_chooser_open(&config, &chooser), ABC_OK);
     for (int k = 0; k < 10; k++) {
-        const struct abci_runnable *run;
+        struct abci_choice choice;
         struct abci_wish wish = {.collective = coll, .bytes = sizes[k % 5], .one_rounding = k >= 5};
-        uint64_t chunk;
-        assert_int_equal(abci_choose(chooser, &wish, &run, &chunk), ABC_OK);
-        name[k / 5][k % 5] = abci_algo_find(run->plan->name)->name;
+        assert_int_equal(abci_choose(chooser, &wish, &choice), ABC_OK);
+        name[k / 5][k % 5] = abci_algo_find(choice.run->plan->name)->name;
     }
     abci_chooser_close(chooser);
 }

@@ -1,0 +1,49 @@
+/*
+ * rules.h - the table behind a choice: ranges of sizes, each with the algorithm that is taken there. Built once for a collective
+ * from prices and the rows of a tuning file; then looked up without a lock. Private to choose.c and rules.c.
+ */
+#ifndef ABCI_RULES_H
+#define ABCI_RULES_H
+
+#include "tune/choose.h"
+
+/* A way to do a collective, as far as a rule knows it. */
+struct abci_option {
+    const struct abci_algo *algo;
+    struct abci_price price[ABCI_MEMORY_COUNT];
+    bool one_rounding;                    /* every reduction on every rank is a whole one */
+    _Atomic(struct abci_runnable *) *run; /* [nranks], by root; built on first use; of choose.c */
+};
+
+/* From `from` bytes on, until the next rule. The last one of a list stands at UINT64_MAX and is never taken. */
+struct abci_rule {
+    uint64_t from;
+    struct abci_option *option; /* NULL: nobody does it */
+    uint64_t chunk;
+    enum abci_why why;
+};
+
+/* What the rules of one list are for. */
+struct abci_rules_config {
+    struct abci_option *options;
+    int count;
+    enum abci_memory memory;
+    bool one_rounding, ordered;         /* who may be taken: see abci_wish */
+    const struct abci_algo *forced;     /* by ABCOMM_ALGO, or NULL */
+    uint64_t chunk;                     /* where nothing else is said */
+    uint64_t forced_chunk;              /* by ABCOMM_CHUNK or ABCOMM_ALGO, 0: by nobody */
+    const struct abci_tuning_row *rows; /* of this case, ascending */
+    uint32_t nrows;
+};
+/* The list, from the heap (abci_free), or NULL without memory. */
+struct abci_rule *abci_rules_make(const struct abci_rules_config *config);
+
+/* A few comparisons, none for short operations: the list is short, and ascends. */
+static inline const struct abci_rule *abci_rules_find(const struct abci_rule *list, uint64_t bytes)
+{
+    while (list[1].from <= bytes)
+        list++;
+    return list;
+}
+
+#endif
