@@ -74,6 +74,27 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
     return report(&q, status);
 }
 
+/*
+ * A spare request still holds what it was prepared for. When this call is a short, plain allreduce of the same kind only the
+ * buffers differ, and neither the checks nor the choice are due again: both depend on the kind alone, and on buffers that are
+ * looked at here.
+ */
+static bool reuse(const abc_comm *comm, const abc_call *c, struct abc_request *q)
+{
+    if (!maybe_tiny(comm, c) || !q->run || !q->plain || q->reduction.user || q->id.collective != ABC_ALLREDUCE ||
+        q->id.count != c->count || q->reduction.type != c->type || q->reduction.op != c->op)
+        return false;
+    uint64_t bytes = q->shape.count * q->shape.element;
+    uintptr_t in = (uintptr_t)c->in, out = (uintptr_t)c->out, apart = in > out ? in - out : out - in;
+    if (bytes == 0 || bytes > ABCI_EAGER || c->in == ABC_IN_PLACE || c->out == ABC_IN_PLACE || (apart > 0 && apart < bytes))
+        return false;
+    q->in = c->in;
+    q->out = c->out;
+    q->in_place = apart == 0;
+    q->id.in_place = q->in_place;
+    return true;
+}
+
 static int create(abc_comm *comm, const abc_call *call, bool persistent, abc_request **request)
 {
     if (!request)
@@ -84,9 +105,11 @@ static int create(abc_comm *comm, const abc_call *call, bool persistent, abc_req
     struct abc_request *q = abci_request_take(comm);
     if (!q)
         return abci_error(ABC_ERR_MEMORY, "no memory for a request");
-    status = abci_prepare(comm, call, q);
-    if (status == ABC_OK)
-        status = back_up(q, call);
+    if (!reuse(comm, call, q)) {
+        status = abci_prepare(comm, call, q);
+        if (status == ABC_OK)
+            status = back_up(q, call);
+    }
     if (status != ABC_OK) {
         abci_request_give(comm, q);
         return status;
