@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """budget.py OPS [--update] [--only TEXT] [--budget FILE] - instructions an operation against the committed budget.
 
-Runs OPS (ops.c) under callgrind and compares each case with budget.csv. Counting is exact: the same compiler gives the same numbers
-on every machine, so a change of a few per cent is a change of the code. Two counts a case: `control`, the engine's own
-instructions, and `moving`, those of kernels and copies, which would hide it in long operations. More than the slack above the budget fails and names
+Runs OPS (ops.c) under callgrind and compares each case with budget.csv. Counting is exact: runs of one build agree to the last
+instruction, so a change of a few per cent is a change of the code. Two counts a case: `control`, the engine's own instructions, and
+`moving`, those of kernels and copies, which would hide it in long operations. More than the slack above the budget fails and names
 the functions that grew. More than twice that below fails too: a gain that is not written down can be lost again unseen.
 --update writes the counts of today as the budget; `./dev budget --update` builds first. Exit code 77: skipped, with the reason.
 """
