@@ -1,5 +1,5 @@
-"""plot.py - an SVG of the rows that table.py makes: peer / ours by size, both axes logarithmic, one line for each number of ranks,
-mode, place and memory. Standard library only; peers.py uses it.
+"""plot.py - an SVG of the allreduce rows that table.py makes: peer / ours by size, both axes logarithmic, one line for each number
+of ranks, mode, place and memory. Standard library only; peers.py uses it.
 
   plot.py RESULTS.csv     the same from a file of bench/results/, to stdout
 
@@ -7,7 +7,6 @@ Colour: ranks and mode. Full lines: private, broken: arena. Filled dots: out of 
 faster.
 """
 import collections
-import csv
 import math
 import sys
 
@@ -23,6 +22,8 @@ def lines_of(rows):
     found = collections.defaultdict(list)
     for r in rows:
         for prefix, memory in table.MEMORIES:
+            if r["what"] != "allreduce" or r["against"] != "all" or r[prefix + "ratio"] == "":
+                continue
             found[int(r["ranks"]), r["mode"], r["place"], memory].append((int(r["bytes"]), float(r[prefix + "ratio"])))
     return found
 
@@ -59,6 +60,9 @@ def one_line(points, colour, place, memory):
 
 def svg(rows):
     found = lines_of(rows)
+    if not found:
+        nothing = text(WIDTH / 2, 30, "nothing was measured")
+        return f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="60">{nothing}</svg>\n'
     sizes = sorted({size for points in found.values() for size, _ in points})
     ratios = [ratio for points in found.values() for _, ratio in points]
     low, high = min(0.9, *ratios) / 1.05, max(1.2, *ratios) * 1.05
@@ -82,5 +86,4 @@ def svg(rows):
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    with open(sys.argv[1], newline="") as f:
-        print(svg(list(csv.DictReader(f))), end="")
+    print(svg(table.read_results(sys.argv[1])), end="")

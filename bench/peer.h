@@ -1,0 +1,51 @@
+/*
+ * peer.h - what bench/compare.c needs of the library that ours is compared with: join the job, share a few bytes, one blocking
+ * call. One file peer_*.c or peer_*.cc implements it for each kind of peer; bench/peer_list.py says how they are built and started.
+ * Each rank is a process with one thread that calls. Only peer_run is timed, so it does nothing but the peer's own call.
+ */
+#ifndef BENCH_PEER_H
+#define BENCH_PEER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <abcomm/abcomm.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A collective of float32 sums. Counts as abc_collective says; in == out: in place. The root matters for broadcasts only. */
+struct peer_call {
+    abc_collective collective;
+    const void *in;
+    void *out;
+    uint64_t count;
+    int root;
+};
+
+/* 0, or -1 after the reason on stderr. */
+int peer_open(int *argc, char ***argv, int *rank, int *nranks);
+/* Gives `bytes` of rank 0 to all; 0 on success. A bench_share_fn; the context is not used. */
+int peer_share(void *context, void *data, size_t bytes);
+/* 1 when the peer has this collective. */
+int peer_has(abc_collective collective);
+/* 0 on success. */
+int peer_run(const struct peer_call *call);
+/* Ends the whole job now, as a failure. */
+void peer_abort(void);
+void peer_close(void);
+
+/*
+ * peer_job.c, for peers without a launcher of their own: ranks that `abcomm run` has started find each other through our library.
+ * The communicator is for sharing; between two shares it does nothing.
+ */
+abc_comm *peer_job_open(int *rank, int *nranks); /* NULL after the reason on stderr */
+int peer_job_share(void *data, size_t bytes);
+void peer_job_close(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
