@@ -134,22 +134,28 @@ static void corrupt(const struct bench *b, const struct bench_row *row, const st
         ((unsigned char *)l->out)[(l->out_count / 2) * size + size - 1] ^= 0x40;
 }
 
-/* One call with all that belongs to it; the time is negative when it failed, which has been said then. */
-static double sample(struct bench *b, const struct bench_row *row, bool in_place, uint64_t *wrong)
+static abc_call call_of(const struct bench *b, const struct bench_row *row, const struct layout *l)
 {
-    struct layout l = lay_out(b, row, in_place);
-    uint32_t limit = bench_data_limit(row->type, b->nranks);
     abc_call call;
     abc_call_init(&call, b->args.collective);
     if (b->args.collective != ABC_BARRIER) {
-        call.in = l.in;
-        call.out = l.out;
+        call.in = l->in;
+        call.out = l->out;
         call.count = row->count;
         call.type = row->type;
         call.op = row->op;
         call.root = row->root == NO_ROOT ? 0 : row->root;
     }
     call.algorithm = b->args.algorithm;
+    return call;
+}
+
+/* One call with all that belongs to it; the time is negative when it failed, which has been said then. */
+static double sample(struct bench *b, const struct bench_row *row, bool in_place, uint64_t *wrong)
+{
+    struct layout l = lay_out(b, row, in_place);
+    uint32_t limit = bench_data_limit(row->type, b->nranks);
+    abc_call call = call_of(b, row, &l);
     b->iteration++;
     for (int r = 0; r < b->nranks; r++)
         b->seeds[r] = bench_seed(b->iteration, r);
@@ -181,10 +187,22 @@ static void summarise(struct bench *b, struct bench_result *result, double *samp
     result->measured = true;
 }
 
+/* Which algorithm the row shows. */
+static void explain(const struct bench *b, struct bench_row *row)
+{
+    char text[96];
+    struct layout l = lay_out(b, row, b->args.places == BENCH_IN_PLACE);
+    abc_call call = call_of(b, row, &l);
+    row->algorithm[0] = row->why[0] = 0;
+    if (abc_explain(b->comm, &call, text, sizeof text) != ABC_OK || sscanf(text, "%47s by %15s", row->algorithm, row->why) != 2)
+        snprintf(row->algorithm, sizeof row->algorithm, "-"); /* the call itself will tell why */
+}
+
 /* All samples of one row; both places and the hand-off alternate, so that they see the same machine. */
 static int measure(struct bench *b, struct bench_row *row)
 {
     uint64_t wrong[2] = {0, 0};
+    explain(b, row);
     for (int i = -b->args.warmup; i < b->args.iterations; i++) {
         for (int place = 0; place < 2; place++) {
             if (!(b->args.places & 1u << place))

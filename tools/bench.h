@@ -120,6 +120,7 @@ struct bench_row {
     int root;
     unsigned memory;
     struct bench_result place[2]; /* out of place, in place */
+    char algorithm[48], why[16];  /* "ring@65536", "price" */
     double handoff;               /* us of the bare exchange, measured between the calls */
 };
 struct bench_report {

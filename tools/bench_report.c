@@ -117,11 +117,11 @@ void bench_report_section(struct bench_report *report, unsigned memory)
         return;
     fprintf(report->table, "#\n# buffers: %s\n#\n", memory == BENCH_ARENA ? "arena (abc_mem_alloc)" : "private");
     fprintf(report->table, "# %58s%39s\n", "out-of-place", "in-place");
-    fprintf(report->table, "#%11s %12s %6s %6s %5s %9s %8s %8s %7s %9s %8s %8s %7s %9s %9s %9s %9s %8s\n", "size", "count", "type",
-            "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "p50", "p99", "ip-p50",
-            "ip-p99", "hand-off");
-    fprintf(report->table, "#%11s %12s %6s %6s %5s %9s %8s %8s %7s %9s %8s %8s %7s %9s %9s %9s %9s %8s\n", "(B)", "(elements)", "",
-            "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)", "(us)", "(us)");
+    fprintf(report->table, "#%11s %12s %6s %6s %5s %9s %8s %8s %7s %9s %8s %8s %7s %9s %9s %9s %9s %8s  %s\n", "size", "count",
+            "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "p50", "p99", "ip-p50",
+            "ip-p99", "hand-off", "algorithm");
+    fprintf(report->table, "#%11s %12s %6s %6s %5s %9s %8s %8s %7s %9s %8s %8s %7s %9s %9s %9s %9s %8s  %s\n", "(B)", "(elements)",
+            "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)", "(us)", "(us)", "");
     fflush(report->table);
 }
 
@@ -155,7 +155,7 @@ static void print_row(struct bench_report *report, const struct bench_row *row)
         print_place(report, row, &row->place[i]);
     for (int i = 0; i < 2; i++)
         print_percentiles(report->table, &row->place[i]);
-    fprintf(report->table, " %8.3f\n", row->handoff);
+    fprintf(report->table, " %8.3f  %s%s%s\n", row->handoff, row->algorithm, row->why[0] ? "/" : "", row->why);
     fflush(report->table);
 }
 
@@ -166,7 +166,8 @@ static void json_row(struct bench_report *report, const struct bench_row *row)
     fprintf(out, "%s\n    {\"bytes\": %" PRIu64 ", \"count\": %" PRIu64 ", \"type\": \"%s\", \"op\": \"%s\", \"root\": %d, ",
             report->rows ? "," : "", row->bytes, row->count, abc_type_name(row->type),
             has_op(report->args->collective) ? abc_op_name(row->op) : "none", row->root);
-    fprintf(out, "\"memory\": \"%s\", \"handoff_us\": %.4f", memory_name(row->memory), row->handoff);
+    fprintf(out, "\"memory\": \"%s\", \"algorithm\": \"%s\", \"why\": \"%s\", \"handoff_us\": %.4f", memory_name(row->memory),
+            row->algorithm, row->why, row->handoff);
     for (int i = 0; i < 2; i++) {
         const struct bench_result *r = &row->place[i];
         double algbw = bench_algbw(row->bytes, r->mean);

@@ -24,6 +24,7 @@
 #ifdef HAVE_ALGO
 #include "plan/plan.h"
 #endif
+#include "tune/tuning.h"
 #ifdef HAVE_REDUCE
 #include "reduce/reduce.h"
 #endif
@@ -150,6 +151,18 @@ static json_t *collect_paths(void)
     return paths;
 }
 
+/* The file that ABCOMM_TUNING names, and whether rank 0 of a job could use it. */
+static json_t *collect_tuning(void)
+{
+    static struct abci_tuning tuning;
+    const char *path = abci_setting_string(ABCI_SET_TUNING);
+    if (path[0] == 0)
+        return json_string("no file, algorithms are chosen by price");
+    if (abci_tuning_load(path, &tuning) != ABC_OK)
+        return json_string(abci_error_text());
+    return json_sprintf("%s, %u row%s", path, tuning.count, tuning.count == 1 ? "" : "s");
+}
+
 static json_t *collect(void)
 {
     struct utsname kernel;
@@ -170,6 +183,7 @@ static json_t *collect(void)
     json_object_set_new(all, "operations", collect_ops());
     json_object_set_new(all, "collectives", collect_collectives());
     json_object_set_new(all, "algorithms", collect_algorithms());
+    json_object_set_new(all, "tuning", collect_tuning());
     json_object_set_new(all, "limits", collect_limits());
     json_object_set_new(all, "paths", collect_paths());
     return all;

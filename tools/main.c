@@ -26,6 +26,9 @@ static const struct tool tools[] = {
 #ifdef HAVE_TOOL_BENCH
     {"bench", "measure a collective and check its results", tool_bench},
 #endif
+#ifdef HAVE_TOOL_TUNE
+    {"tune", "measure what is best here and write a tuning file", tool_tune},
+#endif
 #ifdef HAVE_TOOL_PLAN
     {"plan", "print, check and price what each rank does", tool_plan},
 #endif

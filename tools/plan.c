@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "plan/plan.h"
+#include "tune/choose.h"
 
 #define MAX_FILE (256l << 20)
 
@@ -32,7 +33,7 @@ static void print_usage(FILE *out)
           "       abcomm plan --file FILE [--rank R] [--json] [--check] [--price BYTES]\n"
           "       abcomm plan --list\n\n"
           "COLLECTIVE is allreduce, reduce_scatter, allgather, broadcast or barrier. Without --algo all algorithms that do it\n"
-          "are compared.\n\n"
+          "are compared, and what is chosen at which size is shown, by price or by the file that ABCOMM_TUNING names.\n\n"
           "  --algo NAME    print the plan of this algorithm\n"
           "  --ranks N      number of ranks (default 4)\n"
           "  --root R       root of a broadcast (default 0)\n"
@@ -135,6 +136,28 @@ static int list_algorithms(void)
                                                    : "sums in any order");
     }
     return 0;
+}
+
+/* What communicators take, with prices of a typical server and the file that ABCOMM_TUNING names. */
+static int show_choice(const struct options *o, abc_collective coll)
+{
+    static struct abci_tuning tuning;
+    struct abci_chooser_config config = {.nranks = o->ranks, .constants = &typical, .forced = "", .tuning = &tuning};
+    struct abci_chooser *chooser = NULL;
+    const char *path = abci_setting_string(ABCI_SET_TUNING);
+    bool sums = coll == ABC_ALLREDUCE || coll == ABC_REDUCE_SCATTER;
+    int status = path[0] ? abci_tuning_load(path, &tuning) : ABC_OK;
+    if (status == ABC_OK)
+        status = abci_chooser_open(&config, &chooser);
+    for (int m = 0; status == ABC_OK && m < ABCI_MEMORY_COUNT; m++) {
+        struct abci_wish wish = {.collective = coll, .one_rounding = sums, .arena = m == ABCI_ARENA};
+        printf("chosen%s, %s memory on all ranks:\n", sums ? " for sums of floats" : "", abci_memory_name(m));
+        status = abci_chooser_print(chooser, &wish, stdout);
+    }
+    abci_chooser_close(chooser);
+    if (status != ABC_OK)
+        fprintf(stderr, "abcomm plan: %s\n", abci_error_text());
+    return status != ABC_OK;
 }
 
 /* One row an algorithm: critical path and price at a few sizes. */
@@ -294,7 +317,7 @@ int tool_plan(int argc, char **argv)
     if (!o.file && !o.algo) {
         if (o.json || o.rank >= 0)
             return tool_misuse("plan", "--json and --rank need --algo");
-        return compare(&o, (abc_collective)coll);
+        return compare(&o, (abc_collective)coll) | show_choice(&o, (abc_collective)coll);
     }
     code = o.file ? load(&o, &set) : build(&o, (abc_collective)coll, &set);
     if (code == 0)

@@ -9,6 +9,7 @@
 
 int tool_run(int argc, char **argv);
 int tool_bench(int argc, char **argv);
+int tool_tune(int argc, char **argv);
 int tool_plan(int argc, char **argv);
 int tool_inspect(int argc, char **argv);
 int tool_env(int argc, char **argv);

@@ -199,7 +199,7 @@ typedef struct abc_call {
     abc_op op;
     int root;
     double timeout;        /* seconds; 0: the communicator's */
-    const char *algorithm; /* NULL: chosen by price; else a name that `abcomm plan --list` shows, or a loaded plan's name */
+    const char *algorithm; /* NULL: chosen; else a name of `abcomm plan --list` or a loaded plan, "ring@64K": with chunk */
     const char *codec;     /* reserved: NULL */
     int priority;          /* reserved for ordering of execution: 0 */
     int tag;               /* free for the caller; shown in diagnosis */
@@ -210,6 +210,11 @@ typedef struct abc_call {
 } abc_call;
 ABC_API void abc_call_init(abc_call *call, abc_collective collective);
 
+/*
+ * Say how a call would be run, without running it: "twoshot@1048576 by price". The first word, algorithm and bytes of a chunk, is what
+ * abc_call.algorithm understands; the last one tells what has decided: price, file (ABCOMM_TUNING), setting or call.
+ */
+ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t capacity);
 /* Run a call to its end. */
 ABC_API int abc_run(abc_comm *comm, const abc_call *call);
 /* Start a call; never blocks. The request is the caller's until abc_wait (which frees it) or abc_request_free after completion. */

@@ -3,6 +3,7 @@
  * operation gets a number, so that the communicator stays usable. After: the engine (plan/run.c). No state; any thread; no
  * allocation.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "api/api.h"
@@ -135,7 +136,7 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
     q->plain = !c->callback && !c->algorithm && !c->preserve && c->timeout == 0 && c->tag == 0;
 }
 
-int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)
+int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, enum abci_why *why)
 {
     int status = abci_comm_usable(comm);
     if (status == ABC_OK && !c)
@@ -164,10 +165,29 @@ int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)
     status = abci_choose(comm->chooser, &wish, &choice);
     if (status != ABC_OK)
         return status;
+    *why = choice.why;
     q->run = choice.run;
     q->chunk_bytes = choice.chunk;
     fill_request(comm, c, e, element, q);
     q->id.algorithm = q->run->hash ^ (uint32_t)q->chunk_bytes;
     q->chunks = abci_part_chunks(c->collective, comm->nranks, element, count, q->chunk_bytes);
     return ABC_OK;
+}
+
+int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)
+{
+    enum abci_why why;
+    return abci_prepare_why(comm, c, q, &why);
+}
+
+ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t capacity)
+{
+    struct abc_request q;
+    enum abci_why why;
+    if (!text || capacity == 0)
+        return abci_error(ABC_ERR_ARGUMENT, "there is no room for the text");
+    int status = abci_prepare_why(comm, call, &q, &why);
+    if (status == ABC_OK)
+        snprintf(text, capacity, "%s@%llu by %s", q.run->plan->name, (unsigned long long)q.chunk_bytes, abci_why_name(why));
+    return status;
 }

@@ -216,7 +216,7 @@ static int runnable(struct abci_chooser *c, struct abci_option *o, abc_collectiv
 
 /* Every reduction on every rank is a whole one. Asked of the set: a rank that only sends partial sums on has none of its own, and
  * ranks that answered for themselves would choose differently. */
-static bool rounds_once(const struct abci_plan_set *set)
+bool abci_rounds_once(const struct abci_plan_set *set)
 {
     for (int r = 0; r < set->nranks; r++)
         for (uint32_t i = 0; i < set->plan[r]->nsteps; i++)
@@ -241,7 +241,7 @@ static int price_one(struct abci_chooser *c, abc_collective coll, struct abci_op
     int status = abci_plan_set_build(o->algo, coll, c->nranks, 0, &set);
     if (status != ABC_OK)
         return status;
-    o->one_rounding = rounds_once(&set);
+    o->one_rounding = abci_rounds_once(&set);
     abci_plan_price(&set, &c->constants, &o->price[ABCI_PRIVATE]);
     abci_plan_price_direct(&set, &c->constants, &o->price[ABCI_ARENA]);
     abci_plan_set_free(&set);
@@ -404,7 +404,7 @@ int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, struct abc
 
 const char *abci_why_name(enum abci_why why)
 {
-    static const char *const names[] = {"price", "tuning file", "ABCOMM_ALGO", "call"};
+    static const char *const names[] = {"price", "file", "setting", "call"};
     return names[why];
 }
 

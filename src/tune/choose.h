@@ -46,10 +46,12 @@ struct abci_choice {
  * text lists those that do), ABC_ERR_ARGUMENT for an unknown name.
  */
 int abci_choose(struct abci_chooser *chooser, const struct abci_wish *wish, struct abci_choice *choice);
-/* "price", "tuning file", "ABCOMM_ALGO", "call". */
+/* "price", "file", "setting", "call". */
 const char *abci_why_name(enum abci_why why);
 /* One line for each range of sizes: "from 64 KiB: twoshot, chunks of 1 MiB (price)". root and bytes of the wish do not matter. */
 int abci_chooser_print(struct abci_chooser *chooser, const struct abci_wish *wish, FILE *out);
+/* Is every reduction a whole one, on every rank? Then floats have the same bits whatever else the algorithm does. */
+bool abci_rounds_once(const struct abci_plan_set *set);
 /* Add a caller's plan set under its name; takes this rank's plan out of the set. */
 int abci_chooser_add(struct abci_chooser *chooser, struct abci_plan_set *set);
 

@@ -11,7 +11,7 @@ import tempfile
 
 ABCOMM = sys.argv[1]
 failures = []
-NAMES = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong p50 p99 ip-p50 ip-p99 hand-off".split()
+NAMES = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong p50 p99 ip-p50 ip-p99 hand-off algorithm".split()
 
 
 def run(ranks, *args, launcher=True):

@@ -25,7 +25,7 @@ ALLOWED = {
     "bucket": {"base", "comm", "plan", "codec"},
     "comm": {"base", "plan", "topo", "tune", "diag"},
     "api": {"base", "comm", "plan"},
-    "tools": {"base", "plan", "diag"},
+    "tools": {"base", "plan", "diag", "tune"},
 }
 # Files that may include more: the executor, run.c and run_*.c, is the only mover of bytes.
 EXECUTOR = re.compile(r"^src/plan/run(_\w+)?\.[ch]$")
