@@ -211,8 +211,8 @@ typedef struct abc_call {
 ABC_API void abc_call_init(abc_call *call, abc_collective collective);
 
 /*
- * Say how a call would be run, without running it: "twoshot@1048576 by price". The first word, algorithm and bytes of a chunk, is what
- * abc_call.algorithm understands; the last one tells what has decided: price, file (ABCOMM_TUNING), setting or call.
+ * Say how a call would be run, without running it: "twoshot@1048576 by price". The first word, algorithm and bytes of a chunk, is
+ * what abc_call.algorithm understands; the last one tells what has decided: price, file (ABCOMM_TUNING), setting or call.
  */
 ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t capacity);
 /* Run a call to its end. */
