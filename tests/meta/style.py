@@ -10,7 +10,7 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TOPS = ("include", "src", "tools", "tests", "examples", "fuzz", "bench")
+TOPS = ("include", "src", "bindings", "tools", "tests", "examples", "fuzz", "bench")
 FUNCTION_LIMIT, FUNCTION_P95, FILE_LIMIT, LINE_LIMIT = 100, 50, 900, 132
 
 

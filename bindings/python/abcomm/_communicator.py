@@ -1,0 +1,163 @@
+"""_communicator.py - the collectives with their names, defaults and documentation, over the three raw calls of the extension.
+
+Every collective comes in three forms: `name` blocks, `name_start` returns a started Request, `name_request` returns a Request that
+is not started yet. Options are keywords, the same everywhere: see Options and RequestOptions.
+"""
+from __future__ import annotations
+
+import atexit
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack
+
+from abcomm import _abcomm
+from abcomm._abcomm import Request, collectives
+
+# What has the buffer protocol or DLPack, or (address, count, dtype). Python has no type for "any of these".
+Array: TypeAlias = Any
+Callback: TypeAlias = "_abcomm.Callback"
+
+
+class Options(TypedDict, total=False):
+    """What every collective takes by keyword."""
+
+    timeout: float  # seconds until the operation gives up, which ends the communicator; 0: the communicator's
+    algorithm: str | None  # by name, as `abcomm plan --list` shows them; None: chosen by price
+    tag: int  # a number that is shown in diagnosis
+    preserve: bool  # in-place contents survive an error, for the price of a copy
+
+
+class RequestOptions(Options, total=False):
+    """What every request takes by keyword."""
+
+    # Called with None or the exception when the operation is over, on the thread that drove it. May start operations, not wait.
+    callback: Callback | None
+
+
+_ALLREDUCE = collectives["allreduce"]
+_REDUCE_SCATTER = collectives["reduce_scatter"]
+_ALLGATHER = collectives["allgather"]
+_BROADCAST = collectives["broadcast"]
+_BARRIER = collectives["barrier"]
+
+
+class Exchange(Protocol):
+    """A key-value store over which the ranks of a communicator find each other; used during creation only."""
+
+    def put(self, key: str, value: bytes) -> object:
+        """Publish a value."""
+
+    def wait(self, key: str, timeout: float) -> object:
+        """Block until the key exists; raise TimeoutError when the seconds are over."""
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that exists."""
+        ...
+
+
+class Communicator(_abcomm.Communicator):
+    """One rank's end of a communicator; creation is collective and blocks until all ranks have come.
+
+    Without arguments the environment tells rank, size and address, as `abcomm run` sets it up. Else give rank, size and either the
+    address of rank 0 ("host:port") or an exchange. The key, 16 bytes or more, authenticates the ranks to each other.
+
+    As a context manager it is closed at the end, and aborted on all ranks when the block raises.
+    """
+
+    def __init__(self, rank: int = -1, size: int = 0, address: str | None = None, *, key: bytes | str | None = None,
+                 exchange: Exchange | None = None, connect_timeout: float = 0.0, timeout: float = 0.0,
+                 progress_thread: bool | None = None) -> None:
+        super().__init__(rank, size, address, key, exchange, connect_timeout, timeout,
+                         -1 if progress_thread is None else int(progress_thread))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.closed:
+            return
+        if error is not None and self.status == "ABC_OK":
+            self.abort(f"{type(error).__name__}: {error}")
+        try:
+            self.close()
+        except _abcomm.Error:
+            if error is None:
+                raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self.status
+        return f"<abcomm.Communicator rank {self.rank} of {self.size}, {state}>"
+
+    # ---- allreduce
+
+    def allreduce(self, array: Array, out: Array = None, op: str | int = "sum", **options: Unpack[Options]) -> Any:
+        """Reduce over all ranks; every rank gets the result, in `out` or, without it, in `array`. Returns where it is."""
+        return self.run(_ALLREDUCE, array, out, op, **options)
+
+    def allreduce_start(self, array: Array, out: Array = None, op: str | int = "sum", **options: Unpack[RequestOptions]) -> Request:
+        """allreduce, started."""
+        return self.start(_ALLREDUCE, array, out, op, **options)
+
+    def allreduce_request(self, array: Array, out: Array = None, op: str | int = "sum",
+                          **options: Unpack[RequestOptions]) -> Request:
+        """allreduce, to be started by the request's start(), any number of times."""
+        return self.prepare(_ALLREDUCE, array, out, op, **options)
+
+    # ---- reduce_scatter
+
+    def reduce_scatter(self, array: Array, out: Array, op: str | int = "sum", **options: Unpack[Options]) -> Any:
+        """Reduce `array`, of size blocks, over all ranks; `out` gets this rank's block, and may be that block of `array`."""
+        return self.run(_REDUCE_SCATTER, array, out, op, **options)
+
+    def reduce_scatter_start(self, array: Array, out: Array, op: str | int = "sum", **options: Unpack[RequestOptions]) -> Request:
+        """reduce_scatter, started."""
+        return self.start(_REDUCE_SCATTER, array, out, op, **options)
+
+    def reduce_scatter_request(self, array: Array, out: Array, op: str | int = "sum", **options: Unpack[RequestOptions]) -> Request:
+        """reduce_scatter, to be started by the request's start()."""
+        return self.prepare(_REDUCE_SCATTER, array, out, op, **options)
+
+    # ---- allgather
+
+    def allgather(self, array: Array | None, out: Array, **options: Unpack[Options]) -> Any:
+        """Every rank's `array`, one after another by rank, in `out` on all of them. `array` None: it lies in its place of `out`."""
+        return self.run(_ALLGATHER, array, out, **options)
+
+    def allgather_start(self, array: Array | None, out: Array, **options: Unpack[RequestOptions]) -> Request:
+        """allgather, started."""
+        return self.start(_ALLGATHER, array, out, **options)
+
+    def allgather_request(self, array: Array | None, out: Array, **options: Unpack[RequestOptions]) -> Request:
+        """allgather, to be started by the request's start()."""
+        return self.prepare(_ALLGATHER, array, out, **options)
+
+    # ---- broadcast
+
+    def broadcast(self, array: Array, out: Array = None, root: int = 0, **options: Unpack[Options]) -> Any:
+        """The root's `array` on every rank: in `out` or, without it, in `array`. Ranks other than root need not give an input."""
+        return self.run(_BROADCAST, array, out, None, root, **options)
+
+    def broadcast_start(self, array: Array, out: Array = None, root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """broadcast, started."""
+        return self.start(_BROADCAST, array, out, None, root, **options)
+
+    def broadcast_request(self, array: Array, out: Array = None, root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """broadcast, to be started by the request's start()."""
+        return self.prepare(_BROADCAST, array, out, None, root, **options)
+
+    # ---- barrier
+
+    def barrier(self, **options: Unpack[Options]) -> None:
+        """Return when all ranks have called it."""
+        self.run(_BARRIER, **options)
+
+    def barrier_start(self, **options: Unpack[RequestOptions]) -> Request:
+        """barrier, started."""
+        return self.start(_BARRIER, **options)
+
+    def barrier_request(self, **options: Unpack[RequestOptions]) -> Request:
+        """barrier, to be started by the request's start()."""
+        return self.prepare(_BARRIER, **options)
+
+
+# Before the interpreter takes threads and modules apart: progress threads and callbacks need it whole.
+atexit.register(_abcomm._end_all)

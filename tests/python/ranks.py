@@ -1,0 +1,258 @@
+"""ranks.py - what the ranks of a job do in the tests of test_jobs.py. Usage, under `abcomm run`: python ranks.py CASE
+
+Each case is a function of the communicator, or of nothing where it makes its own; an exception says what is wrong.
+"""
+import asyncio
+import os
+import sys
+import threading
+
+import numpy as np
+
+import abcomm
+
+
+def collectives(comm):
+    """Every collective, in place and not, ordinary and arena memory, against NumPy."""
+    rng = np.random.default_rng(7)
+    for count in (0, 1, 2, 1000, 200_000):
+        whole = rng.integers(-50, 50, (comm.size, comm.size * count)).astype("f4")
+        for make in (np.empty, abcomm.empty):
+            mine = make(comm.size * count, "float32")
+            mine[:] = whole[comm.rank]
+            out = make(comm.size * count, "float32")
+            assert comm.allreduce(mine, out) is out
+            np.testing.assert_array_equal(out, whole.sum(0))
+            comm.allreduce(mine, out, "max")
+            np.testing.assert_array_equal(out, whole.max(0))
+            block = make(count, "float32")
+            comm.reduce_scatter(mine, block)
+            np.testing.assert_array_equal(block, whole.sum(0)[comm.rank * count:][:count])
+            comm.allgather(block, out)
+            np.testing.assert_array_equal(out, whole.sum(0))
+            out[:] = -1
+            out[comm.rank * count:][:count] = comm.rank
+            comm.allgather(None, out)
+            np.testing.assert_array_equal(out, np.repeat(np.arange(comm.size), count))
+            root = comm.size - 1
+            comm.broadcast(mine, root=root)
+            np.testing.assert_array_equal(mine, whole[root])
+    comm.barrier()
+
+
+def types(comm):
+    """Every element type that the library and NumPy share, summed."""
+    import ml_dtypes
+
+    for name, (_, size, dtype) in abcomm.types.items():
+        if dtype is None:
+            continue
+        element = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+        assert element.itemsize == size, name
+        x = np.ones(5, element)
+        y = np.zeros(5, element)
+        comm.allreduce(x, y)
+        assert y.dtype == element and (y.astype("f8") == (1 if name == "bool" else comm.size)).all(), (name, y)
+        z = abcomm.ones(5, name)
+        assert z.dtype == element
+        comm.allreduce(z)
+        assert (z == y).all(), name
+
+
+def operations(comm):
+    """Every operation that the library names, on integers and floats, where it has it."""
+    n = comm.size
+    want = {"sum": n * (n + 1) // 2, "min": 1, "max": n, "avg": n * (n + 1) // 2 // n, "prod": int(np.prod(np.arange(1, n + 1)))}
+    for op in abcomm.ops:
+        x = np.full(3, comm.rank + 1, "i4")
+        try:
+            comm.allreduce(x, op=op)
+        except abcomm.Error as error:
+            assert op not in want and error.code in (-1, -13), (op, error)
+            continue
+        assert op not in want or (x == want[op]).all(), (op, x)
+        comm.barrier()
+
+
+def requests(comm):
+    """Started, tested, awaited, restarted, dropped; callbacks, also such as start operations."""
+    x = np.full(10, comm.rank, "f8")
+    total = sum(range(comm.size))
+    out = np.empty_like(x)
+    request = comm.allreduce_start(x, out)
+    while not request.test():
+        pass
+    assert request.wait() is out and not request.active and (out == total).all()
+
+    persistent = comm.allreduce_request(x, out)
+    for step in range(20):
+        x[:] = comm.rank + step
+        persistent.start().wait()
+        assert (out == total + step * comm.size).all()
+
+    told, second = [], []
+
+    def then(error):
+        told.append(error)
+        second.append(comm.barrier_start(callback=told.append))
+        try:
+            comm.barrier()
+        except abcomm.StateError as refused:
+            told.append(refused)
+
+    comm.allreduce_start(x, out, callback=then).wait()
+    second[0].wait()
+    assert told[0] is None and isinstance(told[1], abcomm.StateError) and told[2] is None, told
+
+    async def many():
+        arrays = [np.full(1000, comm.rank + i, "f4") for i in range(5)]
+        results = await asyncio.gather(*[awaited(comm.allreduce_start(a)) for a in arrays])
+        for i, result in enumerate(results):
+            assert result is arrays[i] and (result == total + i * comm.size).all()
+
+    async def awaited(request):
+        return await request
+
+    asyncio.run(many())
+    for _ in range(50):
+        comm.allreduce_start(np.ones(5000, "f4"))  # dropped at once, with its array
+    comm.barrier()
+
+
+def splits(comm):
+    half = comm.split(comm.rank % 2, -comm.rank)
+    members = [r for r in range(comm.size) if r % 2 == comm.rank % 2]
+    assert half.size == len(members) and half.rank == members[::-1].index(comm.rank)
+    x = np.full(4, comm.rank, "i4")
+    assert (half.allreduce(x) == sum(members)).all()
+    half.close()
+    assert comm.split(-1) is None
+    comm.barrier()
+
+
+def several_threads(comm):
+    """Threads of one rank wait at once: whoever waits lets the others run."""
+    groups = [comm.split(0) for _ in range(3)]
+
+    def work(group):
+        for step in range(100):
+            assert group.allreduce(np.array([step], "f4"))[0] == step * comm.size
+
+    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def mismatch(comm):
+    try:
+        comm.allreduce(np.zeros(4 + comm.rank, "f4"))
+    except abcomm.MismatchError as error:
+        assert "allreduce" in str(error) and comm.status != "ABC_OK" and comm.error
+    else:
+        raise AssertionError("a mismatch was not told")
+
+
+def late(comm):
+    """A rank that does not come: the others get a timeout, which Python's own class catches too."""
+    if comm.rank == 0:
+        try:
+            comm.barrier(timeout=0.3)
+        except TimeoutError as error:
+            assert isinstance(error, abcomm.TimeoutError) and isinstance(error, abcomm.Error)
+            return
+        raise AssertionError("no timeout")
+    try:
+        import time
+        time.sleep(1)
+        comm.barrier()
+    except abcomm.Error:
+        return
+    raise AssertionError("the failure was not told")
+
+
+def forked(comm):
+    """A forked child may not use its parent's communicator, and does it no harm."""
+    memory = abcomm.ones(100)
+    request = comm.allreduce_request(memory)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            comm.barrier()
+        except abcomm.HandleError:
+            code = 0
+        del request, memory
+        comm.close()
+        sys.exit(code)  # with the interpreter's whole end
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (request.start().wait() == comm.size).all()
+
+
+def exit_without_close():
+    """The interpreter ends with communicators, requests, arrays and a progress thread alive."""
+    global kept
+    comm = abcomm.Communicator(progress_thread=True)
+    x = abcomm.ones(100_000)
+    kept = comm, x, [comm.allreduce_start(np.ones(1000, "f4"), callback=lambda error: None) for _ in range(10)], comm.split(0)
+
+
+def exit_while_a_thread_waits():
+    """A daemon thread waits for a peer that does not come; the end of the interpreter does not wait for it long."""
+    comm = abcomm.Communicator()
+    if comm.rank == 0:
+        threading.Thread(target=comm.barrier, daemon=True).start()
+    comm.allreduce_start(np.ones(4, "f4"))
+    print("ending", flush=True)
+
+
+def raising():
+    """An exception inside the block of one rank ends the others soon."""
+    try:
+        with abcomm.Communicator() as comm:
+            if comm.rank == 1:
+                raise KeyError("broken data")
+            comm.barrier()
+    except KeyError:
+        pass
+    except abcomm.AbortedError as error:
+        assert "broken data" in str(error), error
+
+
+def killed(comm):
+    """A peer that dies is told on all ranks."""
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), 9)
+    try:
+        comm.barrier()
+    except ConnectionError as error:
+        assert isinstance(error, abcomm.PeerError) and f"rank {comm.size - 1}" in str(error)
+        print(f"rank {comm.rank} was told", flush=True)
+
+
+def overhead(comm):
+    """Seconds of an allreduce of 8 bytes, for the figure in docs/python.md."""
+    import time
+    x, y = np.ones(2, "f4"), np.ones(2, "f4")
+    best = []
+    for call in (lambda: comm.allreduce(x, y), lambda: comm.run(0, (x.ctypes.data, 2, 0), (y.ctypes.data, 2, 0))):
+        times = []
+        for _ in range(20):
+            comm.barrier()
+            start = time.perf_counter()
+            for _ in range(2000):
+                call()
+            times.append((time.perf_counter() - start) / 2000 * 1e6)
+        best.append(sorted(times)[len(times) // 4])
+    if comm.rank == 0:
+        print("allreduce of 8 bytes: arrays %.2f us, raw %.2f us" % tuple(best))
+
+
+if __name__ == "__main__":
+    case = globals()[sys.argv[1]]
+    if case.__code__.co_argcount:
+        with abcomm.Communicator() as communicator:
+            case(communicator)
+    else:
+        case()
