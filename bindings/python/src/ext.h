@@ -116,11 +116,11 @@ PyObject *abcpy_comm_raise(struct abcpy_comm *comm, int status);
 struct abcpy_flight {
     struct abcpy_call call;
     abc_request *request;
-    struct abcpy_comm *comm; /* has it in its list */
-    PyObject *callback;      /* or NULL */
-    PyObject *owner;         /* the Request, not counted; NULL when that is gone */
-    bool active;             /* started and not known to be complete */
-    unsigned users;          /* threads inside the library with `request` */
+    abc_comm *handle;   /* stays valid as long as the request does, which may be longer than the Python object */
+    PyObject *callback; /* or NULL */
+    PyObject *owner;    /* the Request, not counted; NULL when that is gone */
+    bool active;        /* started and not known to be complete */
+    unsigned users;     /* threads inside the library with `request` */
     struct abcpy_flight *next, **at;
 };
 int abcpy_request_add(PyObject *module);

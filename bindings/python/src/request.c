@@ -122,7 +122,7 @@ static PyObject *outcome(struct abcpy_flight *f, int status)
     char text[1024] = "";
     if (status == ABC_OK)
         return Py_NewRef(Py_None);
-    abc_comm_error(f->comm->comm, text, sizeof text);
+    abc_comm_error(f->handle, text, sizeof text);
     return PyObject_CallFunction(abcpy_error_class(status), "s", *text ? text : abc_status_text(status));
 }
 
@@ -188,7 +188,7 @@ static struct abcpy_flight *flight_make(struct abcpy_comm *c, const struct abcpy
         PyMem_Free(f);
         return NULL;
     }
-    f->comm = c;
+    f->handle = c->comm;
     f->next = c->flights;
     f->at = &c->flights;
     if (c->flights)
