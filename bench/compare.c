@@ -3,10 +3,11 @@
  * fresh data, full check, one rank late, time from the last start to the last end. Built and started with each peer's own tools, a
  * file peer_*.c being the peer; bench/peers.py does both. Rank 0 prints, for each cell, one line of medians and one of samples for
  * each of peer, ours, arena and the hand-off:
- *   row,SETTING,what,ranks,bytes,place,peer_us,ours_us,arena_us,handoff_us,copy_us,half_us,samples,wrong_peer,wrong_ours
+ *   row,SETTING,what,ranks,bytes,place,peer_us,ours_us,arena_us,handoff_us,copy_us,half_us,read_us,read_half_us,
+ *       samples,wrong_peer,wrong_ours
  *   samples,SETTING,what,ranks,bytes,place,WHO,NANOSECONDS...
  * copy_us and half_us, with two ranks only: each rank copies what the other has just written, the whole size or half of it, into
- * its own memory. Together with the hand-off they bound what any library can reach.
+ * its own memory. Together with the hand-off they bound what any library can reach. read_us, read_half_us: it only reads that.
  * Usage: compare SETTING PART [MOST_BYTES [SCALE]]; SCALE multiplies the number of samples. Parts: `tune`, allreduce without arena
  * and copies; `allreduce`; `collectives`, the other three; `own`, our calls among themselves.
  */
@@ -45,7 +46,7 @@ static int samples_of(const struct session *s, const struct cell *cell)
         size_t most;
         int samples, crowded;
     } table[] = {{8192, 200, 80},   {32768, 100, 60}, {131072, 60, 40}, {524288, 40, 24},
-                 {2097152, 20, 12}, {8388608, 12, 8}, {SIZE_MAX, 6, 5}};
+                 {2097152, 30, 12}, {8388608, 20, 8}, {SIZE_MAX, 10, 5}};
     int i = 0;
     while (cell->bytes > table[i].most)
         i++;
@@ -102,6 +103,8 @@ static void print_cell(struct session *s, const struct cell *cell, int n)
     printf("%.4f,", median(s->handoff, n));
     print_optional(s->mailbox[0], faster_copy(s, WHOLE, n));
     print_optional(s->mailbox[0] && cell->in_place, faster_copy(s, HALF, n));
+    print_optional(s->mailbox[0], median(s->copies[WHOLE][READ], n));
+    print_optional(s->mailbox[0] && cell->in_place, median(s->copies[HALF][READ], n));
     printf("%d,%llu,%llu\n", n, (unsigned long long)wrong[PEER], (unsigned long long)(wrong[OURS] + wrong[ARENA]));
     if (!wanted.tuning) {
         print_samples(s, cell, "peer", s->samples[PEER], n);

@@ -15,7 +15,8 @@
 enum who { PEER, OURS, ARENA, WHO_COUNT };
 enum form { BLOCKING, STARTED, PERSISTENT };
 enum copy { WHOLE, HALF, COPY_COUNT };
-enum hand { LIBRARY, VECTORS, HAND_COUNT }; /* who copies: memcpy, or a loop of plain stores; the faster one counts */
+/* Who copies: memcpy, or a loop of plain stores, of which the faster one counts; READ has no stores at all. */
+enum hand { LIBRARY, VECTORS, READ, HAND_COUNT };
 
 /* What is timed in turns. The peer always has float32 and a blocking call; type and form are of our side. */
 struct cell {
@@ -32,7 +33,7 @@ struct session {
     struct bench_frame frame;
     abc_comm *comm;
     int rank, nranks;
-    void *private[2], *arena[2]; /* input, output */
+    void *plain[2], *arena[2]; /* private memory and arena: input, output */
     uint32_t *seeds;
     uint32_t iteration;
     float *mailbox[2]; /* written by this rank, by the other; NULL: no copies are measured */

@@ -83,7 +83,7 @@ void compare_open(struct session *s, size_t bytes, bool arena)
     if (!s->seeds)
         compare_fail(s, "no memory");
     for (int i = 0; i < 2; i++)
-        s->private[i] = alloc_private(s, bytes);
+        s->plain[i] = alloc_private(s, bytes);
     create_comm(s);
     for (int i = 0; i < 2 && arena; i++) {
         if (abc_mem_alloc(bytes, &s->arena[i]) != ABC_OK)
@@ -96,7 +96,7 @@ void compare_close(struct session *s)
 {
     abc_comm_destroy(s->comm);
     for (int i = 0; i < 2; i++) {
-        free(s->private[i]);
+        free(s->plain[i]);
         abc_mem_free(s->arena[i]);
     }
     free(s->seeds);
@@ -105,7 +105,7 @@ void compare_close(struct session *s)
 static struct plan plan_of(struct session *s, const struct cell *cell, enum who who)
 {
     struct plan p = {.type = who == PEER ? ABC_F32 : cell->type, .root = 0};
-    void **buffers = who == ARENA ? s->arena : s->private;
+    void **buffers = who == ARENA ? s->arena : s->plain;
     uint64_t n = cell->bytes / abc_type_size(p.type), block = n / (uint64_t)s->nranks;
     p.out = buffers[1];
     p.in = cell->in_place ? p.out : buffers[0];

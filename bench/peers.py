@@ -29,7 +29,7 @@ from peer_list import CPUS, ROOT, Unusable, all_peers, own
 
 MINUTES, QUICK_MINUTES = 40, 3
 RUN_LIMIT, QUICK_LIMIT = 90, 20       # seconds for one program
-FULL_SCALE, TUNING_SCALE, QUICK_SCALE = "1", "0.3", "0.05"
+FULL_SCALE, TUNING_SCALE, QUICK_SCALE = "1", "0.5", "0.05"
 MOST_BYTES, QUICK_BYTES = 32 << 20, 512 << 10
 MOST_ROUNDS = 2                       # times the runs that were asked for, until each mode has enough of them
 LARGE = 200_000                       # bytes of samples that stay uncompressed

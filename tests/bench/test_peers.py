@@ -22,7 +22,7 @@ import peers      # noqa: E402
 
 # A program of a peer: what it does depends on its setting, which comes first.
 PROGRAM = """#!/bin/sh
-say() { for place in oop ip; do echo "row,$1,allreduce,2,8,$place,0.78,${3:-0.26},$2,0.25,0.10,,200,0,0"; done; }
+say() { for place in oop ip; do echo "row,$1,allreduce,2,8,$place,0.78,${3:-0.26},$2,0.25,0.10,,,,200,0,0"; done; }
 samples() { echo "samples,$1,allreduce,2,8,oop,ours,100 101"; }
 case $1 in
 */hangs) setsid sleep 321.5 & echo $! >"$PIDS"; trap '' TERM; sleep 321.5 ;;
@@ -164,8 +164,8 @@ def check_program(place):
                  if kind + ",own/" in line]
         rows = [line.split(",") for line in lines if line.startswith("row")]
         assert done.returncode == 0 and len(rows) == parts[part], (part, done.stdout, done.stderr)
-        assert all(len(row) == 15 and row[13:] == ["0", "0"] and float(row[6]) > 0 and float(row[7]) > 0 for row in rows), rows
-        assert all((row[8] != "") == (part == "allreduce") == (row[10] != "") for row in rows), rows
+        assert all(len(row) == 17 and row[15:] == ["0", "0"] and float(row[6]) > 0 and float(row[7]) > 0 for row in rows), rows
+        assert all((row[8] != "") == (part == "allreduce") == (row[10] != "") == (row[12] != "") for row in rows), rows
         samples = [line.split(",") for line in lines if line.startswith("samples")]
         assert len(samples) == len(rows) * {"tune": 0, "allreduce": 4}.get(part, 3), part
         assert all(len(row) == 8 and len(row[7].split()) >= 3 for row in samples), samples

@@ -12,12 +12,12 @@ import xml.etree.ElementTree
 
 BENCH = sys.argv[1]
 # 0.20 far is not better than 0.25 near: these are two cells. Ours was slow beside x/slow, which makes it the best by ratio.
-TUNING = """x/default,allreduce,2,8,oop,0.50,0.10,,0.06,,,200,0,0
-y/ucx,allreduce,2,8,oop,0.25,0.10,,0.06,,,200,0,0
-x/slow,allreduce,2,8,oop,0.60,0.40,,0.06,,,200,0,0
-x/far,allreduce,2,8,oop,0.20,0.10,,0.30,,,200,0,0
-x/broken,allreduce,2,8,oop,0.01,0.10,,0.06,,,200,3,0
-x/default,allreduce,4,8,ip,0.30,0.10,,2.00,,,200,0,0
+TUNING = """x/default,allreduce,2,8,oop,0.50,0.10,,0.06,,,,,200,0,0
+y/ucx,allreduce,2,8,oop,0.25,0.10,,0.06,,,,,200,0,0
+x/slow,allreduce,2,8,oop,0.60,0.40,,0.06,,,,,200,0,0
+x/far,allreduce,2,8,oop,0.20,0.10,,0.30,,,,,200,0,0
+x/broken,allreduce,2,8,oop,0.01,0.10,,0.06,,,,,200,3,0
+x/default,allreduce,4,8,ip,0.30,0.10,,2.00,,,,,200,0,0
 mpirun was killed
 """
 BEST = """2,8,oop,near,time,y/ucx,0.25,2.5
@@ -31,19 +31,19 @@ BEST = """2,8,oop,near,time,y/ucx,0.25,2.5
 4,,,,peer,x/default,,
 """
 # Ratios of y/ucx near: 2, 4, 3, and to arena 4, 8, 6. x/default comes closer to arena; x/rare to both, in too few runs. Run 4 was far.
-RUNS = """1,y/ucx,allreduce,2,8,oop,0.20,0.10,0.05,0.06,0.02,,200,0,0
-2,y/ucx,allreduce,2,8,oop,0.40,0.10,0.05,0.06,0.02,,200,0,0
-3,y/ucx,allreduce,2,8,oop,0.30,0.10,0.05,0.06,0.02,,200,0,0
-4,y/ucx,allreduce,2,8,oop,0.60,0.50,0.40,0.30,0.20,,200,0,0
-1,x/default,allreduce,2,8,oop,0.40,0.10,0.08,0.06,0.02,,200,0,0
-2,x/default,allreduce,2,8,oop,0.40,0.10,0.08,0.06,0.02,,200,0,0
-1,x/rare,allreduce,2,8,oop,0.10,0.10,0.10,0.06,0.02,,200,0,0
-1,x/default,allreduce,2,32768,ip,3.00,4.00,1.00,0.10,1.90,0.30,200,0,0
-1,x/default,allreduce,4,8,ip,9.00,3.00,3.00,2.00,,,200,0,0
+RUNS = """1,y/ucx,allreduce,2,8,oop,0.20,0.10,0.05,0.06,0.02,,,,200,0,0
+2,y/ucx,allreduce,2,8,oop,0.40,0.10,0.05,0.06,0.02,,,,200,0,0
+3,y/ucx,allreduce,2,8,oop,0.30,0.10,0.05,0.06,0.02,,,,200,0,0
+4,y/ucx,allreduce,2,8,oop,0.60,0.50,0.40,0.30,0.20,,,,200,0,0
+1,x/default,allreduce,2,8,oop,0.40,0.10,0.08,0.06,0.02,,,,200,0,0
+2,x/default,allreduce,2,8,oop,0.40,0.10,0.08,0.06,0.02,,,,200,0,0
+1,x/rare,allreduce,2,8,oop,0.10,0.10,0.10,0.06,0.02,,,,200,0,0
+1,x/default,allreduce,2,32768,ip,3.00,4.00,1.00,0.10,1.90,0.30,,,200,0,0
+1,x/default,allreduce,4,8,ip,9.00,3.00,3.00,2.00,,,,,200,0,0
 2,x/default,allreduce,2,8
-1,x/default,allgather,4,512,oop,9.00,3.00,,2.00,,,200,0,0
-1,own/blocking,started,2,8,oop,0.30,0.34,,0.25,,,200,0,0
-2,own/blocking,started,2,8,oop,0.30,0.36,,0.25,,,200,0,0
+1,x/default,allgather,4,512,oop,9.00,3.00,,2.00,,,,,200,0,0
+1,own/blocking,started,2,8,oop,0.30,0.34,,0.25,,,,,200,0,0
+2,own/blocking,started,2,8,oop,0.30,0.36,,0.25,,,,,200,0,0
 """
 NOTES = """peer x,1.0
 left out,z: pip cannot install z==1
@@ -108,18 +108,18 @@ def check_parts(rows, text):
 
 
 def check_below_bound(path):
-    """32 KB in 1 us where the copy alone takes 1.9 us."""
-    row = "1,x/default,allreduce,2,32768,oop,3.00,1.00,2.50,0.10,1.90,,200,0,0\n"
+    """32 KB in 1 us where reading alone takes 1.4 us. Faster than a copy, 1.9 us, may be."""
+    row = "1,x/default,allreduce,2,32768,oop,3.00,1.00,2.50,0.10,1.90,,1.40,,200,0,0\n"
     done = table("report", path("below.csv", row), path("notes.csv"), path("below-out.csv"))
-    assert "**ERROR**, below its bound: 2 ranks, near, 32 KB oop: ours 1.00 us, bound 2.00" in done.stdout, done.stdout
-    done = table("report", path("above.csv", row.replace("1.00,2.50", "1.90,2.50")), path("notes.csv"), path("below-out.csv"))
+    assert "**ERROR**, faster than possible: 2 ranks, near, 32 KB oop: ours 1.00 us, but hand-off and reading alone 1.50" in done.stdout, done.stdout
+    done = table("report", path("above.csv", row.replace("1.00,2.50", "1.45,2.50")), path("notes.csv"), path("below-out.csv"))
     assert done.returncode == 0 and "ERROR" not in done.stdout, done.stdout
 
 
 def check_quartile_targets(path):
     """Where the goal is 1, 0.95 is a tie; a goal of 1.5 has none."""
     for ours, verdict in ((1.02, "tie"), (1.10, "**missed**"), (1.00, "met")):
-        row = f"1,x/default,allreduce,2,2048,ip,1.00,{ours},1.00,0.30,0.10,0.05,200,0,0\n"
+        row = f"1,x/default,allreduce,2,2048,ip,1.00,{ours},1.00,0.30,0.10,0.05,,,200,0,0\n"
         done = table("report", path("tie.csv", row), path("notes.csv"), path("tie-out.csv"))
         assert f"| 2 KB - 8 KB | lower quartile ≥ 1 | {1 / ours:.2f} | {verdict} |" in done.stdout, done.stdout
 
