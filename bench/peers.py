@@ -41,9 +41,11 @@ def say(text):
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def adopt_orphans():
-    """What a launcher leaves behind becomes our child, so that it can be found and ended."""
+def guard_children():
+    """What a launcher leaves behind becomes our child, so that it can be found and ended. Also when we are told to end."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))  # run_limited has its finally
 
 
 def descendants():
@@ -97,8 +99,7 @@ class Bench:
         self.work = os.path.join(builddir, "bench-work")
         self.peers, self.notes, self.late = {}, [], False
         self.most = {}  # (ranks, setting, part) -> bytes beyond which it failed; 0: leave it
-        self.begin = time.monotonic()
-        self.end = self.begin + args.minutes * 60 - REPORT_SECONDS
+        self.start_clock()
         self.limit = QUICK_LIMIT if args.quick else RUN_LIMIT
         os.makedirs(self.work, exist_ok=True)
         os.makedirs(args.out or self.work, exist_ok=True)
@@ -124,10 +125,17 @@ class Bench:
         self.notes.append(("peer " + name, peer.version))
 
     def prepare(self):
+        """What is installed once is not counted as measuring."""
         for name in self.args.peers:
             self.add(name, all_peers()[name])
         if self.peers:
             self.add("own", own())
+        self.start_clock()
+        self.notes.append(("load at the beginning", " ".join(f"{x:.1f}" for x in os.getloadavg())))
+
+    def start_clock(self):
+        self.begin = time.monotonic()
+        self.end = self.begin + self.args.minutes * 60 - REPORT_SECONDS
 
     def settings(self, name, ranks):
         peer = self.peers[name]
@@ -289,7 +297,7 @@ def arguments():
 
 def main():
     args = arguments()
-    adopt_orphans()
+    guard_children()
     bench = Bench(os.path.abspath(args.builddir), args)
     bench.prepare()
     if not bench.peers:

@@ -7,7 +7,11 @@
 import csv
 import pathlib
 import re
+import statistics
 import sys
+
+import table
+import targets
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN = "<!-- figures: begin; the text between these marks is written by `./dev bench readme` -->"
@@ -47,16 +51,16 @@ def newest_comparison():
     name, whom = "ompi", "Open MPI 4.1 in its best setting for the cell"
     if (ROOT / "bench/results/peers.csv").exists():
         name, whom = "peers", "the strongest of all peers and settings in the cell"
-    table = {}
+    cells = {}
     allreduce = [r for r in rows(name + ".csv") if r.get("what", "allreduce") == "allreduce" and r.get("against", "all") == "all"]
     for r in sorted(allreduce, key=lambda r: int(r["runs"])):
-        table[int(r["ranks"]), int(r["bytes"]), r["place"]] = r
-    return name, whom, table
+        cells[int(r["ranks"]), int(r["bytes"]), r["place"]] = r
+    return name, whom, cells
 
 
 def allreduce_table():
-    name, whom, table = newest_comparison()
-    modes = {r["mode"] for r in table.values() if r["mode"] in ("near", "far")}
+    name, whom, measured = newest_comparison()
+    modes = {r["mode"] for r in measured.values() if r["mode"] in ("near", "far")}
     yield f"Allreduce of float32 in microseconds: ours ({whom} ÷ ours). Private buffers; arena: from `abc_mem_alloc`."
     yield (f"Fresh data before and a full check after every call, one rank late, slowest rank counts. 2 CPUs, so 4 and 8 ranks share them"
            f"{'; the 2 cores were ' + ' and '.join(sorted(modes)) if modes else ''}. `./dev bench {name}`")
@@ -67,13 +71,13 @@ def allreduce_table():
         cells = [size_text(size)]
         for ranks in (2, 4, 8):
             for place in ("oop", "ip"):
-                r = table.get((ranks, size, place))
+                r = measured.get((ranks, size, place))
                 cells.append(f"{us_text(r['ours_us'])} ({float(r['ratio']):.2f})" if r else "")
-        r = table.get((8, size, "ip"))
+        r = measured.get((8, size, "ip"))
         cells.append(f"{us_text(r['arena_us'])} ({float(r['arena_ratio']):.2f})" if r else "")
         yield "| " + " | ".join(cells) + " |"
-    ratios = [float(r["ratio"]) for r in table.values()]
-    hand_off = [r["handoff_us"] for r in table.values() if int(r["ranks"]) == 2][:1]
+    ratios = [float(r["ratio"]) for r in measured.values()]
+    hand_off = [r["handoff_us"] for r in measured.values() if int(r["ranks"]) == 2][:1]
     yield ""
     if (ROOT / f"bench/results/{name}.svg").exists():
         yield f"![time of the strongest peer ÷ ours by size; above 1 ours is faster](bench/results/{name}.svg)"
@@ -81,6 +85,21 @@ def allreduce_table():
     yield (f"Of {len(ratios)} cells {sum(r > 1 / TIE for r in ratios)} are faster, {sum(TIE <= r <= 1 / TIE for r in ratios)} ties, "
            f"{sum(r < TIE for r in ratios)} slower; all of them with quartiles in [bench/results/{name}.md](bench/results/{name}.md). The bound of "
            f"8 B with 2 ranks is the bare hand-off of a cache line, {us_text(hand_off[0])} us in the same run.")
+
+
+def other_lines():
+    """What newer results have beside allreduce: the other collectives and the targets."""
+    name, _, _ = newest_comparison()
+    results = table.read_results(ROOT / "bench/results" / (name + ".csv"))
+    for collective in ("reduce_scatter", "allgather", "broadcast"):
+        cells = [r for r in results if r["what"] == collective and r["against"] == "all"]
+        ratios = [float(r["ratio"]) for r in cells]
+        ranks = ", ".join(sorted({r["ranks"] for r in cells}, key=int))
+        if ratios:
+            yield (f"- {collective} of 8 B to 8 MB against Intel MPI and Open MPI 5, {ranks} ranks: peer ÷ ours "
+                   f"{statistics.median(ratios):.2f} at the median of {len(ratios)} cells, {min(ratios):.2f} at the worst")
+    if any(r["against"] == "own" for r in results):
+        yield f"- targets: {targets.summary(results)}; each with its figure in [bench/results/{name}.md](bench/results/{name}.md)"
 
 
 def figure_table():
@@ -96,7 +115,8 @@ def figure_table():
 def main():
     readme = ROOT / "README.md"
     old = readme.read_text()
-    text = "\n".join([*allreduce_table(), "", *figure_table()])
+    others = list(other_lines())
+    text = "\n".join([*allreduce_table(), "", *others, *([""] if others else []), *figure_table()])
     new = re.sub(r"<!-- figures: begin.*?figures: end -->", lambda _: f"{BEGIN}\n{text}\n{END}", old, flags=re.S)
     if sys.argv[1:] == ["--check"]:
         print("README.md says what bench/results says" if new == old else "README.md is out of date: run ./dev bench readme")

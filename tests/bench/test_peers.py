@@ -9,6 +9,7 @@ import contextlib
 import io
 import lzma
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -107,6 +108,20 @@ def check_hang_and_crash(place):
     assert text.splitlines()[-1].startswith("worst ratio 2.89 (2 ranks far, 8 B oop, "), text
 
 
+def check_told_to_end(place):
+    """A program that runs is ended with us."""
+    code = ("import sys; sys.path.insert(0, sys.argv[1]); import os, peers; peers.guard_children(); "
+            "peers.run_limited(60, [sys.argv[2], 'x/hangs'], os.environ, None)")
+    with subprocess.Popen([sys.executable, "-B", "-c", code, BENCH, os.path.join(place, "program")]) as process:
+        while not (os.path.exists(os.environ["PIDS"]) and open(os.environ["PIDS"]).read().strip()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    with open(os.environ["PIDS"]) as f:
+        assert not alive(int(f.read())), "a child is left"
+
+
 def check_large_samples(place):
     bench = bench_of(place, {})
     for size, suffix, gone in ((peers.LARGE + 1, ".csv.xz", ".csv"), (10, ".csv", ".csv.xz")):
@@ -175,8 +190,8 @@ def check_program(place):
 
 
 def main():
-    peers.adopt_orphans()
-    for check in (check_program, check_hang_and_crash, check_large_samples, check_time_over, check_no_index):
+    peers.guard_children()
+    for check in (check_program, check_hang_and_crash, check_told_to_end, check_large_samples, check_time_over, check_no_index):
         with tempfile.TemporaryDirectory() as place:
             os.environ["PIDS"] = os.path.join(place, "pids")
             with open(os.path.join(place, "program"), "w") as f:
