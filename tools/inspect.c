@@ -50,19 +50,21 @@ static void print_slots(const struct inspect_end *end)
         printf("  header    none: no operation has started\n");
 }
 
-/* Whom the rank sleeps for, and who sleeps for it; one bit stands for every 64th rank. */
+/* Whom the rank sleeps for, and who sleeps for it. */
 static void print_sleepers(const struct inspect *all, const struct inspect_end *end)
 {
-    uint64_t bits = atomic_load_explicit(&end->control.waiters, memory_order_relaxed);
-    printf("  sleepers  waiting for this rank:");
-    for (uint32_t r = 0; r < 64 && r < end->control.nranks; r++)
-        if (bits >> r & 1)
-            printf(" %u", r);
-    printf("%s; it waits for:", bits ? "" : " none");
     int n = 0;
+    printf("  sleepers  waiting for this rank:");
+    for (uint32_t r = 0; r < end->control.nranks; r++)
+        if (abci_shm_is_waiter(&end->control, r)) {
+            printf(" %u", r);
+            n++;
+        }
+    printf("%s; it waits for:", n ? "" : " none");
+    n = 0;
     for (uint32_t r = 0; r < end->control.nranks; r++) {
         const struct inspect_end *peer = inspect_peer(all, end, (int)r);
-        if (peer && atomic_load_explicit(&peer->control.waiters, memory_order_relaxed) >> (end->control.rank % 64) & 1) {
+        if (peer && abci_shm_is_waiter(&peer->control, end->control.rank)) {
             printf(" %u", r);
             n++;
         }
@@ -186,11 +188,10 @@ static json_t *json_peers(const struct inspect *all, const struct inspect_end *e
         const struct inspect_end *p = inspect_peer(all, end, (int)r);
         if (!p || p == end)
             continue;
-        json_t *row =
-            json_pack("{sI sI ss sI sI sb}", "rank", (json_int_t)r, "pid", (json_int_t)p->control.pid, "process",
-                      inspect_process_word(p->process), "started", (json_int_t)p->issued, "done",
-                      (json_int_t)atomic_load_explicit(&p->control.done, memory_order_relaxed), "awaited",
-                      (int)(atomic_load_explicit(&p->control.waiters, memory_order_relaxed) >> (end->control.rank % 64) & 1));
+        json_t *row = json_pack("{sI sI ss sI sI sb}", "rank", (json_int_t)r, "pid", (json_int_t)p->control.pid, "process",
+                                inspect_process_word(p->process), "started", (json_int_t)p->issued, "done",
+                                (json_int_t)atomic_load_explicit(&p->control.done, memory_order_relaxed), "awaited",
+                                (int)abci_shm_is_waiter(&p->control, end->control.rank));
         if (p->last)
             json_object_set_new(row, "last_event",
                                 json_pack("{ss sI sf}", "kind", abci_event_kind_name(p->last->kind), "sequence",

@@ -119,7 +119,7 @@ static void say_late(struct words *w, const struct inspect_end *peer)
 static void say_inside(struct words *w, const struct inspect_end *peer, const struct inspect_end *end, uint32_t sequence)
 {
     const struct abci_control *c = &peer->control;
-    bool awaited = atomic_load_explicit(&c->waiters, memory_order_relaxed) >> (end->control.rank % 64) & 1;
+    bool awaited = abci_shm_is_waiter(c, end->control.rank);
     bool through = (int32_t)(atomic_load_explicit(&c->done, memory_order_relaxed) - sequence) >= 0;
     if (through && !awaited)
         return;

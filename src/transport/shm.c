@@ -96,12 +96,29 @@ void abci_shm_ring(struct abci_control *control)
     ring_futex(&control->doorbell);
 }
 
+static void ring_each(struct abci_shm *shm, int first, uint64_t bits)
+{
+    for (; bits && !abci_mutated("c4_no_ring"); bits &= bits - 1) {
+        int r = first + __builtin_ctzll(bits);
+        if (r < shm->nranks && r != shm->rank && shm->peer[r].control)
+            abci_shm_ring(shm->peer[r].control);
+    }
+}
+
+/* Beyond 64 ranks a bit of `waiters` says only that there may be sleepers in its column of `waiter`. They set theirs first. */
 void abci_shm_ring_waiters(struct abci_shm *shm)
 {
-    uint64_t bits = atomic_exchange_explicit(&shm->control->waiters, 0, memory_order_seq_cst);
-    for (int r = 0; r < shm->nranks && bits && !abci_mutated("c4_no_ring"); r++)
-        if (bits >> (r % 64) & 1 && r != shm->rank && shm->peer[r].control)
-            abci_shm_ring(shm->peer[r].control);
+    struct abci_control *c = shm->control;
+    uint64_t bits = atomic_exchange_explicit(&c->waiters, 0, memory_order_seq_cst);
+    if (shm->nranks <= 64) {
+        ring_each(shm, 0, bits);
+        return;
+    }
+    for (int w = 0; w * 64 < shm->nranks; w++) {
+        uint64_t here = atomic_load_explicit(&c->waiter[w], memory_order_seq_cst) & bits;
+        if (here)
+            ring_each(shm, w * 64, atomic_fetch_and_explicit(&c->waiter[w], ~here, memory_order_seq_cst) & here);
+    }
 }
 
 void abci_shm_leave(struct abci_shm *shm)

@@ -96,22 +96,23 @@ struct abci_failure {
     char text[256];
 };
 
-#define ABCI_LEFT_WORDS (ABCI_MAX_RANKS / 64)
+#define ABCI_RANK_WORDS (ABCI_MAX_RANKS / 64) /* that hold a bit for each rank */
 
 /* One rank's end of a communicator in its own segment. */
 struct abci_control {
     _Alignas(ABCI_LINE) uint32_t magic; /* identity: cold */
     uint32_t rank, nranks, pid;
     uint64_t epoch;
-    uint64_t self;                                   /* address of this block in the owner's process */
-    uint64_t swap_offset;                            /* of two ranks: its staging tokens; 0: none */
-    uint64_t events_offset;                          /* ring of struct abci_event, see diag/event.h */
-    _Alignas(ABCI_LINE) _Atomic uint32_t doorbell;   /* this rank sleeps on it; ringers add 1 and wake */
-    _Alignas(ABCI_LINE) _Atomic uint64_t waiters;    /* bit rank % 64: that rank sleeps until this one writes something */
-    _Alignas(ABCI_LINE) _Atomic uint32_t done;       /* every operation up to it reads nothing more of a peer */
-    _Alignas(ABCI_LINE) struct abci_failure failure; /* used in rank 0's block only */
-    _Alignas(ABCI_LINE) _Atomic uint64_t left[ABCI_LEFT_WORDS]; /* bit r: rank r has left and never touches this block again */
-    _Alignas(ABCI_LINE) _Atomic uint64_t probe[8 * 16];         /* start-up measurement: a line a word */
+    uint64_t self;                                 /* address of this block in the owner's process */
+    uint64_t swap_offset;                          /* of two ranks: its staging tokens; 0: none */
+    uint64_t events_offset;                        /* ring of struct abci_event, see diag/event.h */
+    _Alignas(ABCI_LINE) _Atomic uint32_t doorbell; /* this rank sleeps on it; ringers add 1 and wake */
+    _Alignas(ABCI_LINE) _Atomic uint64_t waiters;  /* bit rank % 64: that rank sleeps until this one writes something */
+    _Alignas(ABCI_LINE) _Atomic uint64_t waiter[ABCI_RANK_WORDS]; /* beyond 64 ranks: bit r: which ranks those are */
+    _Alignas(ABCI_LINE) _Atomic uint32_t done;                    /* every operation up to it reads nothing more of a peer */
+    _Alignas(ABCI_LINE) struct abci_failure failure;              /* used in rank 0's block only */
+    _Alignas(ABCI_LINE) _Atomic uint64_t left[ABCI_RANK_WORDS];   /* bit r: rank r has left and never touches this block again */
+    _Alignas(ABCI_LINE) _Atomic uint64_t probe[8 * 16];           /* start-up measurement: a line a word */
     _Alignas(4096) struct abci_header_slot header[ABCI_SLOTS];
     _Alignas(4096) struct abci_counter counter[ABCI_SLOTS][ABCI_COUNTERS];
 };
@@ -179,6 +180,14 @@ static inline bool abci_shm_reached(const struct abci_counter *counter, uint32_t
     return (uint32_t)(word >> 32) == sequence && (uint32_t)word >= value;
 }
 
+/* Does the rank sleep until the owner of c writes? Both bits must be set, see wait.c: the first alone may be another rank's. */
+static inline bool abci_shm_is_waiter(const struct abci_control *c, uint32_t rank)
+{
+    bool noted = atomic_load_explicit(&c->waiters, memory_order_relaxed) >> (rank % 64) & 1;
+    if (c->nranks <= 64 || !noted)
+        return noted;
+    return rank < ABCI_MAX_RANKS && (atomic_load_explicit(&c->waiter[rank / 64], memory_order_relaxed) >> (rank % 64) & 1);
+}
 void abci_shm_ring_waiters(struct abci_shm *shm);
 /* Wake who sleeps on this rank. Call after every store that a peer may wait for. */
 static inline void abci_shm_notify(struct abci_shm *shm)

@@ -47,6 +47,8 @@ static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *bl
     w->bell = atomic_load_explicit(&shm->control->doorbell, memory_order_seq_cst);
     for (int i = 0; i < nblocked; i++) {
         struct abci_control *c = shm->peer[blocked[i]].control;
+        if (c && shm->nranks > 64) /* first, so that whoever takes the shared bit below finds this one */
+            atomic_fetch_or_explicit(&c->waiter[shm->rank / 64], 1ull << (shm->rank % 64), memory_order_seq_cst);
         if (c)
             atomic_fetch_or_explicit(&c->waiters, 1ull << (shm->rank % 64), memory_order_seq_cst);
     }
@@ -56,12 +58,14 @@ static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *bl
     w->brief = brief;
 }
 
+/* Beyond 64 ranks the bit in `waiters` may stand for another sleeper too: it stays, and costs its owner one look. */
 void abci_shm_wait_over(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked)
 {
     for (int i = 0; w->armed && i < nblocked; i++) {
         struct abci_control *c = shm->peer[blocked[i]].control;
-        if (c && atomic_load_explicit(&c->waiters, memory_order_relaxed))
-            atomic_fetch_and_explicit(&c->waiters, ~(1ull << (shm->rank % 64)), memory_order_seq_cst);
+        _Atomic uint64_t *word = !c ? NULL : shm->nranks > 64 ? &c->waiter[shm->rank / 64] : &c->waiters;
+        if (word && atomic_load_explicit(word, memory_order_relaxed))
+            atomic_fetch_and_explicit(word, ~(1ull << (shm->rank % 64)), memory_order_seq_cst);
     }
     w->armed = w->said = false;
     w->spins = 0;
@@ -76,7 +80,7 @@ static bool armed_at_all(const struct abci_shm *shm, const uint16_t *blocked, in
 {
     for (int i = 0; i < nblocked; i++) {
         const struct abci_control *c = shm->peer[blocked[i]].control;
-        if (c && !(atomic_load_explicit(&c->waiters, memory_order_relaxed) >> (shm->rank % 64) & 1))
+        if (c && !abci_shm_is_waiter(c, (uint32_t)shm->rank))
             return false;
     }
     return true;
@@ -124,26 +128,34 @@ static bool is_stopped(const struct abci_shm *shm, int peer)
  */
 static int find_culprit(const struct abci_shm *shm, const uint16_t *blocked, int nblocked)
 {
-    uint64_t reached = 0, done = 0;
+    uint64_t reached[ABCI_RANK_WORDS] = {0}, done[ABCI_RANK_WORDS] = {0};
     int idle = -1;
-    if (nblocked == 0 || shm->nranks > 64) /* beyond, several ranks share a bit */
-        return nblocked ? blocked[0] : -1;
+    if (nblocked == 0)
+        return -1;
     for (int i = 0; i < nblocked; i++)
-        reached |= 1ull << blocked[i];
-    while (reached & ~done & ~(1ull << shm->rank)) {
-        int r = __builtin_ctzll(reached & ~done & ~(1ull << shm->rank));
-        uint64_t waits = 0;
+        reached[blocked[i] / 64] |= 1ull << (blocked[i] % 64);
+    done[shm->rank / 64] |= 1ull << (shm->rank % 64);
+    for (int w = 0; w < ABCI_RANK_WORDS;) {
+        uint64_t next = reached[w] & ~done[w];
+        if (next == 0) {
+            w++;
+            continue;
+        }
+        int r = w * 64 + __builtin_ctzll(next);
+        bool waits = false;
         if (is_stopped(shm, r))
             return r;
         for (int k = 0; k < shm->nranks; k++) {
             const struct abci_control *c = shm->peer[k].control;
-            if (k != r && c && atomic_load_explicit(&c->waiters, memory_order_relaxed) >> r & 1)
-                waits |= 1ull << k;
+            if (k == r || !c || !abci_shm_is_waiter(c, (uint32_t)r))
+                continue;
+            waits = true;
+            reached[k / 64] |= 1ull << (k % 64);
+            w = k / 64 < w ? k / 64 : w;
         }
-        if (waits == 0 && idle < 0)
+        if (!waits && idle < 0)
             idle = r;
-        done |= 1ull << r;
-        reached |= waits;
+        done[r / 64] |= 1ull << (r % 64);
     }
     return idle >= 0 ? idle : blocked[0];
 }
