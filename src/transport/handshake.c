@@ -73,6 +73,19 @@ static int ready(int fd, short events, double deadline, const char *what)
     }
 }
 
+/*
+ * The kernel counts descriptors that are sent and not yet received, for each user: not more than ulimit -n, and many ranks come
+ * there. They are being received all the time, so wait a moment.
+ */
+static int let_others_receive(int to, double deadline)
+{
+    if (abci_now() >= deadline)
+        return abci_error(ABC_ERR_TIMEOUT,
+                          "handshake: too many descriptors are on their way, none could be sent to rank %d; raise ulimit -n", to);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return ABC_OK;
+}
+
 /* Send bytes and descriptors in one message to the rank of the communicator whose connection fd is. */
 static int send_fds(int fd, int to, const void *data, size_t bytes, const int *fds, int nfds, double deadline)
 {
@@ -97,10 +110,11 @@ static int send_fds(int fd, int to, const void *data, size_t bytes, const int *f
         ssize_t n = abci_fault("sendmsg") ? (errno = EIO, -1) : sendmsg(fd, &m, MSG_NOSIGNAL);
         if (n == (ssize_t)bytes)
             return ABC_OK;
-        if (n >= 0 || (errno != EAGAIN && errno != EINTR))
+        bool crowded = n < 0 && errno == ETOOMANYREFS;
+        if (n >= 0 || (errno != EAGAIN && errno != EINTR && !crowded))
             return abci_error_errno(ABC_ERR_PEER, "rank %d went away during the handshake", to);
         snprintf(what, sizeof what, "sending descriptors to rank %d", to);
-        int status = ready(fd, POLLOUT, deadline, what);
+        int status = crowded ? let_others_receive(to, deadline) : ready(fd, POLLOUT, deadline, what);
         if (status != ABC_OK)
             return status;
     }
