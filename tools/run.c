@@ -202,8 +202,10 @@ static void turn(struct job *job, struct pollfd *polls)
     }
     double left = job->running > 0 ? job->due - now() : INFINITY;
     int milliseconds = left > 1e6 ? -1 : left <= 0 ? 0 : (int)(left * 1000) + 1;
-    if (poll(polls, (nfds_t)job->nranks * 2 + 3, milliseconds) > 0) {
-        for (int rank = 0; rank < job->nranks; rank++) {
+    /* Without pipes their rows are left out: poll refuses more rows than files may be open. */
+    int piped = job->tag == TAG_NO ? 0 : job->nranks;
+    if (poll(polls, (nfds_t)piped * 2 + 3, milliseconds) > 0) {
+        for (int rank = 0; rank < piped; rank++) {
             if (polls[3 + 2 * rank].revents != 0)
                 stream_read(&job->children[rank].out, &job->tagger);
             if (polls[4 + 2 * rank].revents != 0)
