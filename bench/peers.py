@@ -31,6 +31,7 @@ MINUTES, QUICK_MINUTES = 40, 3
 RUN_LIMIT, QUICK_LIMIT = 90, 20       # seconds for one program
 FULL_SCALE, TUNING_SCALE, QUICK_SCALE = "1", "0.5", "0.05"
 MOST_BYTES, QUICK_BYTES = 32 << 20, 512 << 10
+TUNING_PART = 0.4                     # of the time, at most
 MOST_ROUNDS = 2                       # times the runs that were asked for, until each mode has enough of them
 LARGE = 200_000                       # bytes of samples that stay uncompressed
 REPORT_SECONDS = 5
@@ -187,11 +188,23 @@ class Bench:
                         rows += [row] if kind == "row" and row.count(",") == len(table.RAW) - 1 else []
         return rows
 
+    def to_tune(self, ranks):
+        """The first setting of each peer, then the second ones: where time is short, each peer has had its turn."""
+        jobs = [(place, name, word) for name, peer in self.peers.items() if name != "own" and ranks <= (peer.most_ranks or ranks)
+                for place, word in enumerate(self.settings(name, ranks))]
+        return [f"{name}/{word}" for _, name, word in sorted(jobs, key=lambda job: job[0])]
+
     def tune(self):
-        for ranks in self.args.ranks:
-            for name, peer in self.peers.items():
-                for word in self.settings(name, ranks) if name != "own" and ranks <= (peer.most_ranks or ranks) else []:
-                    self.one(ranks, f"{name}/{word}", "tune", scale=TUNING_SCALE)
+        for turn, ranks in enumerate(self.args.ranks, 1):
+            until = self.begin + TUNING_PART * (self.end - self.begin) * turn / len(self.args.ranks)
+            late = []
+            for setting in self.to_tune(ranks):
+                if time.monotonic() < until:
+                    self.one(ranks, setting, "tune", scale=TUNING_SCALE)
+                else:
+                    late.append(setting)
+            if late:
+                self.notes.append(("not tried", f"{ranks} ranks, no time was left for tuning: {', '.join(late)}"))
         table.choose(self.path("tuning.csv"), self.path("best.csv"))
 
     def compare(self, run, ranks, best):

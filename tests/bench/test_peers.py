@@ -152,9 +152,13 @@ def check_no_index(place):
 def check_time_over(place):
     """A program that would take longer than what is left is ended and not blamed; no further one starts; there are tables."""
     program = os.path.join(place, "program")
-    bench = bench_of(place, {"x": Fake(program, ["fine"])})
+    bench = bench_of(place, {"x": Fake(program, ["fine", "fine2"]), "y": Fake(program, ["fine"])})
+    assert bench.to_tune(2) == ["x/fine", "y/fine", "x/fine2"], bench.to_tune(2)
     bench.tune()
     bench.compare(1, 2, bench.path("best.csv"))
+    bench.end = bench.begin
+    bench.tune()
+    assert ("not tried", "2 ranks, no time was left for tuning: x/fine, y/fine, x/fine2") in bench.notes, bench.notes
     bench.peers["x"] = Fake(program, ["hangs"])
     bench.end = time.monotonic() + 1.5
     bench.one(2, "x/hangs", "allreduce", 2)
