@@ -56,7 +56,7 @@ static double work(const struct walk *w, const struct abci_step *step)
 static bool wait_of(const struct walk *w, int rank, const struct abci_step *step, double *start)
 {
     const struct abci_plan *plan = w->set->plan[rank];
-    bool yields = w->crowding > 1;
+    bool yields = w->crowding > 1, late = false;
     *start = w->now[rank];
     for (uint32_t k = step->peer; step->kind != ABCI_PUBLISH && k < step->peer + step->npeers; k++) {
         const struct abci_peer *peer = &plan->peers[k];
@@ -65,9 +65,10 @@ static bool wait_of(const struct walk *w, int rank, const struct abci_step *step
         if (at < 0)
             return false;
         at += w->c->hand_off;
+        late |= at > *start;
         *start = at > *start ? at : *start;
     }
-    if (yields && step->kind != ABCI_PUBLISH && step->npeers > 0)
+    if (yields && late)
         *start += w->c->hand_off; /* the CPU has to be given away and got back */
     return true;
 }
@@ -156,12 +157,14 @@ static bool swaps(const struct abci_plan_set *set)
 {
     if (set->nranks != 2 || set->plan[0]->nsteps == 0 || set->plan[0]->nsteps != set->plan[1]->nsteps)
         return false;
-    bool shows = false;
+    /* A buffer that holds one block is the same area on both ranks, whatever the block is called. */
+    bool shows = false, single = abci_part_width((abc_collective)set->plan[0]->collective, ABCI_IN) == ABCI_SINGLE;
     for (uint32_t i = 0; i < set->plan[0]->nsteps; i++) {
         const struct abci_step *a = &set->plan[0]->steps[i], *b = &set->plan[1]->steps[i];
         if (a->kind != ABCI_PUBLISH && b->kind != ABCI_PUBLISH)
             continue;
-        if (a->kind != b->kind || a->src.buffer != ABCI_IN || b->src.buffer != ABCI_IN || a->src.block != b->src.block ||
+        bool other_block = !single && a->src.block != b->src.block;
+        if (a->kind != b->kind || a->src.buffer != ABCI_IN || b->src.buffer != ABCI_IN || other_block ||
             a->src.count != b->src.count)
             return false;
         shows = true;

@@ -40,7 +40,6 @@ struct loaded {
 
 struct abci_chooser {
     int rank, nranks;
-    uint64_t chunk;        /* by the number of ranks */
     uint64_t forced_chunk; /* by ABCOMM_CHUNK, or 0 */
     struct abci_price_constants constants;
     struct options options[ABC_COLLECTIVE_COUNT];
@@ -153,7 +152,6 @@ int abci_chooser_open(const struct abci_chooser_config *config, struct abci_choo
     c->rank = config->rank;
     c->nranks = config->nranks;
     c->constants = *config->constants;
-    c->chunk = c->nranks <= 2 ? 256 << 10 : c->nranks <= 4 ? 1 << 20 : 2 << 20;
     c->forced_chunk = config->chunk;
     int status = parse_forced(c, config->forced);
     if (status == ABC_OK)
@@ -266,6 +264,40 @@ static const struct abci_tuning_row *rows_of(const struct abci_chooser *c, abc_c
     return first;
 }
 
+/*
+ * Chunks where nobody names them. Each chunk costs its waits; a large one is written to memory before a peer has read it. All
+ * measured with 2 CPUs by `abcomm tune` (bench/results/regret.md):
+ *
+ * - A CPU for each rank, 2 ranks: 256 KiB of private memory stay in the caches of both, in the arena 1 MiB gains 10 %. With more
+ * ranks each reads a slice of a chunk, so chunks grow with the ranks.
+ * - Crowded, a wait is a yield of the CPU, so few large chunks win; until the ranks together have more under way than the caches
+ * hold. Then small ones do, by 20 to 50 % where private memory is reduced: it is staged, and the staging of the last rank pushes
+ * out that of the first.
+ */
+static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct abci_rules_config *config)
+{
+    bool wide = coll == ABC_REDUCE_SCATTER || coll == ABC_ALLGATHER, arena = config->memory == ABCI_ARENA;
+    uint64_t share = wide ? (uint64_t)c->nranks : 1; /* of a whole buffer: sizes here are those of one block */
+    if (c->constants.crowding > 1) {
+        bool staged_sums = !arena && (coll == ABC_ALLREDUCE || coll == ABC_REDUCE_SCATTER);
+        config->chunk = 4 << 20;
+        config->long_chunk = staged_sums ? 256 << 10 : 1 << 20;
+        config->long_from = (staged_sums ? (4 << 20) : (16 << 20)) / share + 1;
+        return;
+    }
+    config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;
+    config->long_chunk = config->chunk;
+    config->long_from = UINT64_MAX;
+}
+
+/* What a call gets that names an algorithm without a chunk. */
+static uint64_t usual_chunk(const struct abci_chooser *c, const struct abci_wish *wish)
+{
+    struct abci_rules_config config = {.memory = wish->arena ? ABCI_ARENA : ABCI_PRIVATE};
+    set_chunks(c, wish->collective, &config);
+    return c->forced_chunk ? c->forced_chunk : wish->bytes < config.long_from ? config.chunk : config.long_chunk;
+}
+
 static int make_rules(struct abci_chooser *c, abc_collective coll)
 {
     struct options *all = &c->options[coll];
@@ -276,8 +308,8 @@ static int make_rules(struct abci_chooser *c, abc_collective coll)
                                            .one_rounding = i % CLASSES & 1,
                                            .ordered = i % CLASSES & 2,
                                            .forced = c->forced[coll].algo,
-                                           .chunk = c->chunk,
                                            .forced_chunk = c->forced[coll].chunk ? c->forced[coll].chunk : c->forced_chunk};
+        set_chunks(c, coll, &config);
         config.rows = rows_of(c, coll, config.memory, &config.nrows);
         abci_free(all->rules[i / CLASSES][i % CLASSES]);
         all->rules[i / CLASSES][i % CLASSES] = abci_rules_make(&config);
@@ -315,6 +347,12 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
     return status;
 }
 
+static const struct abci_rule *lookup(const struct abci_chooser *c, const struct abci_wish *wish)
+{
+    const struct abci_rule *list = c->options[wish->collective].rules[wish->arena][wish->one_rounding + 2 * wish->ordered];
+    return abci_rules_find(list, wish->bytes);
+}
+
 /* What the caller has named: a loaded plan, or an option. */
 static int named(struct abci_chooser *c, const struct abci_wish *wish, struct abci_option **out, struct abci_choice *choice)
 {
@@ -324,7 +362,7 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
     if (status != ABC_OK)
         return status;
     choice->why = ABCI_BY_CALL;
-    choice->chunk = chunk ? chunk : c->forced_chunk ? c->forced_chunk : c->chunk;
+    choice->chunk = chunk ? chunk : usual_chunk(c, wish);
     for (struct loaded *l = atomic_load_explicit(&c->loaded, memory_order_acquire); l; l = l->next) {
         const struct abci_plan *p = l->run->plan;
         if (strcmp(p->name, name) != 0)
@@ -347,12 +385,6 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
             return ABC_OK;
         }
     return unfit_algorithm(name, wish->collective, c->nranks);
-}
-
-static const struct abci_rule *lookup(const struct abci_chooser *c, const struct abci_wish *wish)
-{
-    const struct abci_rule *list = c->options[wish->collective].rules[wish->arena][wish->one_rounding + 2 * wish->ordered];
-    return abci_rules_find(list, wish->bytes);
 }
 
 /* The option that the call, the settings, the tuning file or the prices name. */

@@ -49,71 +49,83 @@ static uint64_t next_crossing(const struct abci_rules_config *c, struct abci_opt
     return next;
 }
 
+/* A list that grows. */
+struct list {
+    struct abci_rule *first, *end;
+};
+
 /* Append, unless it says what the rule before says. */
-static struct abci_rule *append(struct abci_rule *first, struct abci_rule *end, struct abci_rule rule)
+static void append(struct list *l, struct abci_rule rule)
 {
-    if (end > first && end[-1].option == rule.option && end[-1].chunk == rule.chunk && end[-1].why == rule.why)
-        return end;
-    *end = rule;
-    return end + 1;
+    if (l->end > l->first && l->end[-1].option == rule.option && l->end[-1].chunk == rule.chunk && l->end[-1].why == rule.why)
+        return;
+    *l->end++ = rule;
+}
+
+/* One option for from <= bytes < to. chunk 0: nobody has asked for one, so it depends on the size. */
+static void append_range(const struct abci_rules_config *c, struct list *l, struct abci_rule rule, uint64_t to)
+{
+    uint64_t asked = c->forced_chunk ? c->forced_chunk : rule.chunk;
+    rule.chunk = asked ? asked : rule.from < c->long_from ? c->chunk : c->long_chunk;
+    append(l, rule);
+    if (asked || rule.from >= c->long_from || to <= c->long_from)
+        return;
+    rule.from = c->long_from;
+    rule.chunk = c->long_chunk;
+    append(l, rule);
 }
 
 /* What the prices say for from <= bytes < to. */
-static struct abci_rule *append_priced(const struct abci_rules_config *c, struct abci_rule *first, struct abci_rule *end,
-                                       uint64_t from, uint64_t to)
+static void append_priced(const struct abci_rules_config *c, struct list *l, uint64_t from, uint64_t to, uint64_t chunk,
+                          enum abci_why why)
 {
-    uint64_t chunk = c->forced_chunk ? c->forced_chunk : c->chunk;
     struct abci_option *best = cheapest(c, from);
     while (from < to) { /* at most once an option: prices per byte fall from one to the next */
-        end = append(first, end, (struct abci_rule){from, best, chunk, ABCI_BY_PRICE});
-        from = best ? next_crossing(c, &best, from) : to;
+        struct abci_rule rule = {from, best, chunk, why};
+        uint64_t next = best ? next_crossing(c, &best, from) : to;
+        append_range(c, l, rule, next < to ? next : to);
+        from = next;
     }
-    return end;
 }
 
 /* What a row says; its algorithm may not be taken for every operation. */
-static struct abci_rule *append_row(const struct abci_rules_config *c, struct abci_rule *first, struct abci_rule *end,
-                                    const struct abci_tuning_row *row)
+static void append_row(const struct abci_rules_config *c, struct list *l, const struct abci_tuning_row *row)
 {
-    uint64_t chunk = c->forced_chunk ? c->forced_chunk : row->chunk ? row->chunk : c->chunk;
-    if (row->algorithm != ABCI_TUNING_AUTO) {
-        for (int i = 0; i < c->count; i++)
-            if (c->options[i].algo == abci_algos[row->algorithm] && allowed(c, &c->options[i]))
-                return append(first, end, (struct abci_rule){row->from, &c->options[i], chunk, ABCI_BY_FILE});
-        return append_priced(c, first, end, row->from, row->to);
+    if (row->algorithm == ABCI_TUNING_AUTO) {
+        append_priced(c, l, row->from, row->to, row->chunk, ABCI_BY_FILE);
+        return;
     }
-    struct abci_rules_config tuned = *c;
-    struct abci_rule *start = end;
-    tuned.chunk = chunk;
-    end = append_priced(&tuned, end, end, row->from, row->to);
-    for (; start < end; start++)
-        start->why = ABCI_BY_FILE;
-    return end;
+    for (int i = 0; i < c->count; i++)
+        if (c->options[i].algo == abci_algos[row->algorithm] && allowed(c, &c->options[i])) {
+            append_range(c, l, (struct abci_rule){row->from, &c->options[i], row->chunk, ABCI_BY_FILE}, row->to);
+            return;
+        }
+    append_priced(c, l, row->from, row->to, 0, ABCI_BY_PRICE);
 }
 
 struct abci_rule *abci_rules_make(const struct abci_rules_config *c)
 {
-    /* Between two rows the prices cross at most as often as there are algorithms. */
-    size_t most = (size_t)(2 * c->nrows + 1) * (size_t)(c->count + 1) + 1;
-    struct abci_rule *first = abci_alloc(most * sizeof *first), *end = first;
-    if (!first)
+    /* Between two rows the prices cross at most as often as there are algorithms; once the chunk changes. */
+    size_t most = (size_t)(2 * c->nrows + 1) * (size_t)(c->count + 1) + 2;
+    struct list l = {.first = abci_alloc(most * sizeof *l.first)};
+    if (!l.first)
         return NULL;
+    l.end = l.first;
     struct abci_option *forced = NULL;
     for (int i = 0; i < c->count; i++)
         if (c->forced == c->options[i].algo && (c->forced->ordered || !c->ordered))
             forced = &c->options[i];
     uint64_t from = 0;
     if (forced) {
-        uint64_t chunk = c->forced_chunk ? c->forced_chunk : c->chunk;
-        end = append(first, end, (struct abci_rule){0, forced, chunk, ABCI_BY_SETTING});
+        append_range(c, &l, (struct abci_rule){0, forced, 0, ABCI_BY_SETTING}, UINT64_MAX);
         from = UINT64_MAX;
     }
     for (uint32_t i = 0; i < c->nrows && from < UINT64_MAX; i++) {
-        end = append_priced(c, first, end, from, c->rows[i].from);
-        end = append_row(c, first, end, &c->rows[i]);
+        append_priced(c, &l, from, c->rows[i].from, 0, ABCI_BY_PRICE);
+        append_row(c, &l, &c->rows[i]);
         from = c->rows[i].to;
     }
-    end = append_priced(c, first, end, from, UINT64_MAX);
-    *end = (struct abci_rule){UINT64_MAX, NULL, 0, ABCI_BY_PRICE};
-    return first;
+    append_priced(c, &l, from, UINT64_MAX, 0, ABCI_BY_PRICE);
+    *l.end = (struct abci_rule){UINT64_MAX, NULL, 0, ABCI_BY_PRICE};
+    return l.first;
 }

@@ -30,7 +30,8 @@ struct abci_rules_config {
     enum abci_memory memory;
     bool one_rounding, ordered;         /* who may be taken: see abci_wish */
     const struct abci_algo *forced;     /* by ABCOMM_ALGO, or NULL */
-    uint64_t chunk;                     /* where nothing else is said */
+    uint64_t chunk;                     /* where nothing else is said, for operations below long_from bytes */
+    uint64_t long_chunk, long_from;     /* and for longer ones */
     uint64_t forced_chunk;              /* by ABCOMM_CHUNK or ABCOMM_ALGO, 0: by nobody */
     const struct abci_tuning_row *rows; /* of this case, ascending */
     uint32_t nrows;
