@@ -114,7 +114,7 @@ typedef struct abc_comm_config {
     size_t size;                  /* sizeof(abc_comm_config), set by init */
     int rank;                     /* this rank, or -1: take rank, size, address and key from the environment */
     int nranks;                   /* number of ranks */
-    const char *address;          /* rendezvous: "host:port" or "[ipv6]:port" of rank 0 */
+    const char *address;          /* rendezvous: "host:port" or "[ipv6]:port" of rank 0, or "unix:@name" */
     const abc_exchange *exchange; /* used instead of an address when not NULL; rank and nranks must be set */
     const void *key;        /* job key that authenticates ranks to each other; NULL: ABCOMM_KEY_FILE or none (loopback only) */
     size_t key_length;      /* 16 bytes or more */
@@ -126,7 +126,8 @@ ABC_API void abc_comm_config_init(abc_comm_config *config);
 
 /*
  * Create a communicator; collective over its ranks; blocks until all have come. config NULL means "from the environment", which
- * `abcomm run`, or ABCOMM_RANK / ABCOMM_SIZE / ABCOMM_ADDR, provide. When it fails on one rank it fails on all.
+ * `abcomm run`, torchrun, mpirun, srun, or ABCOMM_RANK / ABCOMM_SIZE / ABCOMM_ADDR, provide. When it fails on one rank it fails on
+ * all.
  *
  * Several communicators may be created through one address, one after another and in the same order on all ranks; the ranks may be
  * threads of one process. Two creations at once through one address would take each other's ranks: when several threads of a rank

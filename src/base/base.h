@@ -101,6 +101,8 @@ const char *abci_settings_job_text(void); /* "A=1\nB=2\n", for naming the differ
 int abci_setting_parse(const struct abci_setting *setting, const char *text, double *number, char *why, size_t capacity);
 /* Nearest known setting name to an unknown one, or NULL. */
 const char *abci_setting_nearest(const char *name);
+/* A variable that somebody else defines, a launcher for instance, as it is now; NULL when it is not set or empty. */
+const char *abci_environment(const char *name);
 /* Value of the environment variable ABCOMM_TEST_<suffix>, or NULL. Test builds only ask; no setting, in no table. */
 const char *abci_setting_test(const char *suffix);
 

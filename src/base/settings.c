@@ -31,6 +31,7 @@ struct value {
     char text[ABCI_SETTING_TEXT];
     double number;
     bool set;
+    const char *from; /* the variable, when set */
 };
 static struct value values[ABCI_SETTING_COUNT];
 static char job_text[ABCI_SETTING_COUNT * (ABCI_SETTING_TEXT + 64)];
@@ -212,7 +213,57 @@ const char *abci_setting_test(const char *suffix)
     return getenv(name);
 }
 
+const char *abci_environment(const char *name)
+{
+    const char *text = getenv(name);
+    return text && text[0] ? text : NULL;
+}
+
 /* ---- Loading ---- */
+
+/* Names that users of HCCL know; taken where our own name is not set. The first of a setting goes before the second. */
+static const struct {
+    enum abci_setting_id id;
+    const char *name;
+    bool zero_is_never; /* 0 means no limit there */
+} foreign[] = {
+    {ABCI_SET_SOCKET_IFNAME, "HCCL_SOCKET_IFNAME", false},
+    {ABCI_SET_CONNECT_TIMEOUT, "HCCL_CONNECT_TIMEOUT", false},
+    {ABCI_SET_TIMEOUT, "HCCL_EXEC_TIMEOUT", true},
+    {ABCI_SET_TIMEOUT, "HCCL_TIMEOUT", true}, /* which HCCL itself never reads */
+};
+
+/* A foreign value for a setting that has none of its own; numbers above our range become its end. */
+static void load_foreign(size_t n)
+{
+    const struct abci_setting *setting = &abci_setting_table[foreign[n].id];
+    struct value *value = &values[foreign[n].id];
+    const char *text = abci_environment(foreign[n].name);
+    char why[256];
+    double number = 0;
+    if (!text)
+        return;
+    if (value->set) {
+        ABCI_LOG(ABCI_LOG_WARN, "base", -1, "%s=%.64s holds, %s=%.64s is ignored", value->from, value->text, foreign[n].name, text);
+        return;
+    }
+    bool never = setting->type == ABCI_SETTING_REAL && parse_real(text, &number) &&
+                 (number > setting->high || (number == 0 && foreign[n].zero_is_never));
+    if (never)
+        number = setting->high;
+    else if (abci_setting_parse(setting, text, &number, why, sizeof why) != ABC_OK) {
+        if (load_error[0] == 0)
+            snprintf(load_error, sizeof load_error, "%s=%s", foreign[n].name, why);
+        return;
+    }
+    value->number = number;
+    value->set = true;
+    value->from = foreign[n].name;
+    if (never)
+        snprintf(value->text, sizeof value->text, "%g", number);
+    else
+        snprintf(value->text, sizeof value->text, "%s", text);
+}
 
 static void load_one(int id)
 {
@@ -224,6 +275,7 @@ static void load_one(int id)
     if (text && text[0]) {
         if (abci_setting_parse(setting, text, &value->number, why, sizeof why) == ABC_OK) {
             value->set = true;
+            value->from = setting->name;
             snprintf(value->text, sizeof value->text, "%s", text);
             return;
         }
@@ -282,12 +334,15 @@ static void load(void)
 {
     for (int i = 0; i < ABCI_SETTING_COUNT; i++)
         load_one(i);
-    write_job_text();
     abci_log_open((enum abci_level)values[ABCI_SET_DEBUG].number, values[ABCI_SET_DEBUG_FILE].text);
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
+        load_foreign(i);
+    write_job_text();
     warn_unknown();
     for (int i = 0; i < ABCI_SETTING_COUNT; i++)
         if (values[i].set)
-            ABCI_LOG(ABCI_LOG_INFO, "base", -1, "%s=%s from the environment", abci_setting_table[i].name, values[i].text);
+            ABCI_LOG(ABCI_LOG_INFO, "base", -1, "%s=%s from %s", abci_setting_table[i].name, values[i].text,
+                     values[i].from == abci_setting_table[i].name ? "the environment" : values[i].from);
 }
 
 int abci_settings_load(void)

@@ -88,7 +88,12 @@ int abci_socket_make(const struct addrinfo *one)
 int abci_socket_accept(int listen_fd)
 {
     guard_begin();
-    return guard_end(accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    int fd = guard_end(accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd < 0 || abci_unix_same_user(fd))
+        return fd;
+    abci_socket_close(fd);
+    errno = ECONNABORTED; /* the next one, please */
+    return -1;
 }
 
 int abci_socket_copy(int fd)
@@ -122,6 +127,8 @@ int abci_address_parse(const char *text, struct abci_address *address)
 {
     if (text == NULL || text[0] == '\0')
         return abci_error(ABC_ERR_ADDRESS, "no rendezvous address was given");
+    if (abci_unix_is_address(text))
+        return abci_unix_parse(text, address);
     const char *host = text, *host_end, *port;
     if (text[0] == '[') {
         host = text + 1;
@@ -155,6 +162,8 @@ int abci_address_parse(const char *text, struct abci_address *address)
 
 int abci_address_resolve(const struct abci_address *address, bool passive, struct addrinfo **list)
 {
+    if (address->port[0] == '\0')
+        return abci_unix_resolve(address, list);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0)};
     int code = abci_fault("getaddrinfo") ? EAI_MEMORY : getaddrinfo(address->host, address->port, &hints, list);
     if (code == 0)
@@ -178,7 +187,7 @@ bool abci_address_is_loopback(const struct sockaddr *address)
 int abci_address_check_open(const struct abci_address *address, const struct addrinfo *list)
 {
     for (; list != NULL; list = list->ai_next) {
-        if (!abci_address_is_loopback(list->ai_addr))
+        if (list->ai_family != AF_UNIX && !abci_address_is_loopback(list->ai_addr))
             return abci_error(ABC_ERR_AUTH,
                               "host \"%s\" can be reached by other machines and there is no job key; make one for all ranks: "
                               "head -c 32 /dev/urandom > key; chmod 600 key; export ABCOMM_KEY_FILE=$PWD/key",
@@ -223,6 +232,8 @@ int abci_address_listen(const struct abci_address *address, const struct addrinf
             usleep(20000);
             continue;
         }
+        if (busy && address->port[0] == '\0')
+            return abci_error(ABC_ERR_ADDRESS, "unix:%s is taken: another rank 0 listens there (ss -lxp shows it)", address->host);
         if (busy)
             return abci_error(ABC_ERR_ADDRESS,
                               "port %s on %s is busy: another program or job listens there; choose another port for all ranks, or "
@@ -286,6 +297,8 @@ static int connect_to(const struct addrinfo *one, double deadline)
             error = ECONNREFUSED;
         }
     }
+    if (error == 0 && !abci_unix_same_user(fd))
+        error = EPERM;
     if (error == 0)
         return fd;
     abci_socket_close(fd);

@@ -434,8 +434,10 @@ static int settle(const abc_comm_config *config, struct abci_launch *launch, dou
     *connect_timeout =
         config && config->connect_timeout > 0 ? config->connect_timeout : abci_setting_real(ABCI_SET_CONNECT_TIMEOUT);
     *timeout = config && config->timeout > 0 ? config->timeout : abci_setting_real(ABCI_SET_TIMEOUT);
-    if (!config || config->rank < 0)
-        return abci_launch_detect(launch);
+    if (!config || config->rank < 0) {
+        int status = abci_launch_detect(launch);
+        return status == ABC_OK ? abci_launch_agree(launch, *connect_timeout) : status;
+    }
     memset(launch, 0, sizeof *launch);
     launch->rank = config->rank;
     launch->nranks = config->nranks;

@@ -5,6 +5,8 @@
 #ifndef ABCI_EXCHANGE_H
 #define ABCI_EXCHANGE_H
 
+#include <stdbool.h>
+
 #include <abcomm/abcomm.h>
 
 #define ABCI_KEY_BYTES 32
@@ -42,16 +44,26 @@ int abci_exchange_gather(const abc_exchange *exchange, const char *prefix, int r
  */
 int abci_exchange_look(const abc_exchange *exchange, const char *prefix, double timeout);
 
+/* A launcher's own table, over which rank 0 tells address and key. */
+enum abci_launch_table { ABCI_TABLE_NONE, ABCI_TABLE_PMI, ABCI_TABLE_PMIX, ABCI_TABLE_TORCH };
+
 /* Where this process stands in a job, from the environment. */
 struct abci_launch {
-    int rank, nranks;
+    int rank, nranks; /* nranks -1: the table knows */
     char address[256];
     int listen_fd;
+    enum abci_launch_table table; /* to be asked by abci_launch_agree */
+    bool local;                   /* all ranks are on this machine, the launcher says */
     int have_key;
     unsigned char key[ABCI_KEY_BYTES];
 };
 /* ABC_ERR_ENVIRONMENT with a text that names the missing or contradicting variables. */
 int abci_launch_detect(struct abci_launch *launch);
+/*
+ * Ask the launcher's table for what the environment did not say: address, key, number of ranks. Collective over the ranks the first
+ * time; the process keeps the answer, and rank 0 its listening socket. Without a table it does nothing.
+ */
+int abci_launch_agree(struct abci_launch *launch, double timeout);
 /*
  * The job key alone, for a caller that names rank and address itself: from ABCOMM_KEY_FD or ABCOMM_KEY_FILE; *have_key is 0 when
  * neither is set.

@@ -405,12 +405,12 @@ static int open_network(struct abci_rendezvous *rdv, const struct abci_rendezvou
         return status;
     if (config->key == NULL) {
         status = abci_address_check_open(&address, list);
-        if (status == ABC_OK)
+        if (status == ABC_OK && list->ai_family != AF_UNIX)
             warn_open_loopback(config);
     }
     if (status == ABC_OK)
         status = config->rank == 0 ? open_service(rdv, config, &address, list) : join(rdv, list, config->key);
-    freeaddrinfo(list);
+    abci_address_free(list);
     return status;
 }
 

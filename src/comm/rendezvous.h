@@ -12,12 +12,13 @@
 /* ---- address.c: host and port to sockets ---- */
 
 struct abci_address {
-    char host[232];
-    char port[8];
+    char host[232]; /* "@name" of a Unix address */
+    char port[8];   /* "" of a Unix address */
 };
 int abci_address_parse(const char *text, struct abci_address *address);
-/* Every socket address of it, in the resolver's order; free with freeaddrinfo. `passive`: to listen on. */
+/* Every socket address of it, in the resolver's order. `passive`: to listen on. */
 int abci_address_resolve(const struct abci_address *address, bool passive, struct addrinfo **list);
+void abci_address_free(struct addrinfo *list);
 bool abci_address_is_loopback(const struct sockaddr *address);
 /* Without a key only loopback will do: ABC_ERR_AUTH with the remedy. */
 int abci_address_check_open(const struct abci_address *address, const struct addrinfo *list);
@@ -35,6 +36,14 @@ int abci_socket_make(const struct addrinfo *one);
 int abci_socket_accept(int listen_fd);
 int abci_socket_copy(int fd);
 void abci_socket_close(int fd);
+
+/* ---- address_unix.c: "unix:@name" ---- */
+
+bool abci_unix_is_address(const char *text);
+int abci_unix_parse(const char *text, struct abci_address *address);
+int abci_unix_resolve(const struct abci_address *address, struct addrinfo **list);
+/* Is the peer of a Unix socket a program of this user? True for any other socket. */
+bool abci_unix_same_user(int fd);
 
 /* ---- store.c: the table and who is there; every function is thread-safe ---- */
 

@@ -1,0 +1,98 @@
+"""launchers.py - what the launcher tests share: running a job with a limit, judging its output, finding or installing a launcher.
+
+Wheels go to virtual environments below BUILD/launchers; those of `./dev bench peers` are taken where they are there. A test installs
+the small ones itself; large ones (torch, Intel MPI) only with ABC_TEST_FULL=1, else it says so and skips.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+BUILD, ROOT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+HELLO = os.path.join(BUILD, "examples", "hello")
+FULL = os.environ.get("ABC_TEST_FULL") == "1"
+LIMIT = 60           # seconds for one job
+INSTALL_LIMIT = 300  # seconds for one installation
+PASSED, FAILED, SKIPPED = [], [], []
+
+
+class Skip(Exception):
+    """Why a case cannot run here."""
+
+
+def clean_environment(**more):
+    """This process's environment without what other launchers, or a job around the tests, left in it."""
+    unwanted = re.compile(r"^(ABCOMM|OMPI|PMI|PMIX|SLURM|MPI|HYDRA|I_MPI|RANK|WORLD_SIZE|LOCAL_|GROUP_|MASTER_|TORCHELASTIC|HCCL)")
+    env = {name: value for name, value in os.environ.items() if not unwanted.match(name)}
+    return {**env, "MALLOC_PERTURB_": "0", **more}
+
+
+def run(command, limit=LIMIT, **env):
+    """Exit code and output of a job; one that does not end is killed with all its children."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
+                               env=clean_environment(**env), start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        output, _ = process.communicate()
+        raise AssertionError(f"{' '.join(command)} did not end within {limit} s:\n{output[-3000:]}") from None
+    return process.returncode, output
+
+
+def expect_sums(command, ranks, limit=LIMIT, **env):
+    """The hello example as `ranks` ranks: each prints the sum once, and the job ends well. Returns the output."""
+    code, output = run(command, limit, **env)
+    total = ranks * (ranks + 1) // 2
+    said = sorted(re.findall(r"rank (\d+) of (\d+): the sum is (\d+)", output))
+    wanted = sorted((str(rank), str(ranks), str(total)) for rank in range(ranks))
+    if code != 0 or said != wanted:
+        raise AssertionError(f"{' '.join(command)}: exit code {code}, output:\n{output[-3000:]}")
+    return output
+
+
+def case(name, function, *arguments):
+    start = time.monotonic()
+    try:
+        function(*arguments)
+        PASSED.append(name)
+        print(f"ok    {name} ({time.monotonic() - start:.1f} s)", flush=True)
+    except Skip as reason:
+        SKIPPED.append(name)
+        print(f"skip  {name}: {reason}", flush=True)
+    except Exception as error:  # one broken case must not hide the others
+        FAILED.append(name)
+        print(f"FAIL  {name}: {type(error).__name__}: {error}", flush=True)
+
+
+def finish():
+    print(f"{len(PASSED)} passed, {len(FAILED)} failed, {len(SKIPPED)} skipped")
+    sys.exit(1 if FAILED else 0 if PASSED else 77)
+
+
+def wheel(name, packages, bench_name=None, large=False, dependencies=False):
+    """The virtual environment that holds the packages; installs them where that is cheap or asked for."""
+    taken = os.path.join(BUILD, "bench-work", bench_name) if bench_name else None
+    if taken and os.path.exists(os.path.join(taken, "complete")):
+        return taken
+    where = os.environ.get("ABC_TEST_" + name.upper()) or os.path.join(BUILD, "launchers", name)
+    if "ABC_TEST_" + name.upper() in os.environ or os.path.exists(os.path.join(where, "complete")):
+        return where
+    if large and not FULL:
+        raise Skip(f"{' '.join(packages)} is large and not installed; ABC_TEST_FULL=1 installs it below {BUILD}, or "
+                   f"ABC_TEST_{name.upper()}=DIR names a virtual environment that has it")
+    shutil.rmtree(where, ignore_errors=True)
+    for command in ([sys.executable, "-m", "venv", where],
+                    [os.path.join(where, "bin", "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
+                     *([] if dependencies else ["--no-deps"]), *packages]):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_LIMIT, check=False)
+        except subprocess.TimeoutExpired:
+            raise Skip(f"{' '.join(packages)} could not be installed within {INSTALL_LIMIT} s") from None
+        if done.returncode != 0:
+            raise Skip(f"{' '.join(packages)} cannot be installed: {done.stderr.strip()[-200:]}")
+    with open(os.path.join(where, "complete"), "w") as file:
+        file.write(" ".join(packages))
+    return where
