@@ -17,7 +17,12 @@
 
 #include "base/base.h"
 
-#define FIRST_WINDOW (8ull << 20)
+/*
+ * Every process maps every peer's first window: small, so that eight of them share a page of page tables. Those are the only memory
+ * that grows with the square of the ranks. It holds control blocks and short staging; the second one holds the staging of chunks.
+ */
+#define FIRST_WINDOW (256ull << 10)
+#define SECOND_WINDOW (8ull << 20)
 #define NEXT_WINDOW (64ull << 20)
 #define PAGE 4096ull
 #define PUNCH_FROM (2ull << 20) /* freed blocks from this size on give their pages back */
@@ -145,7 +150,7 @@ static int add_window(struct abci_segment *s, uint64_t bytes)
     if (w == ABCI_SEGMENT_WINDOWS)
         return abci_error(ABC_ERR_MEMORY, "shared memory has grown %u times; free buffers before allocating more", w);
     uint64_t offset = h->window[w - 1].offset + h->window[w - 1].bytes;
-    uint64_t size = NEXT_WINDOW << (w / 8);
+    uint64_t size = w == 1 ? SECOND_WINDOW : NEXT_WINDOW << (w / 8);
     if (size < bytes)
         size = (bytes + (2ull << 20) - 1) & ~((2ull << 20) - 1);
     struct extent *e = abci_alloc(sizeof *e);
@@ -190,7 +195,7 @@ static int create_self(struct abci_segment **out)
         goto free_records;
     }
     if (abci_fault("ftruncate") || ftruncate(s->fd, FIRST_WINDOW) != 0) {
-        status = abci_error_errno(ABC_ERR_MEMORY, "shared memory of %llu MiB cannot be made", FIRST_WINDOW >> 20);
+        status = abci_error_errno(ABC_ERR_MEMORY, "shared memory of %llu KiB cannot be made", FIRST_WINDOW >> 10);
         goto close_fd;
     }
     if (!abci_mutated("c8_unsealed"))
