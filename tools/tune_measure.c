@@ -170,8 +170,8 @@ static double sample(struct tune_job *job, const struct tune_case *c, int place,
 
 static int samples_of(const struct tune_job *job, const struct tune_case *c)
 {
-    int n = c->bytes <= 8 << 10 ? 60 : c->bytes <= 128 << 10 ? 40 : c->bytes <= 2 << 20 ? 20 : 8;
-    n = job->args->quick ? n / 3 : job->frame.crowded ? n * 2 / 3 : n;
+    int n = c->bytes <= 128 << 10 ? 60 : c->bytes <= 2 << 20 ? 40 : 12;
+    n = job->args->quick ? n / 3 : n;
     return n < TRIAL ? TRIAL : n / 2 * 2;
 }
 

@@ -270,9 +270,9 @@ static const struct abci_tuning_row *rows_of(const struct abci_chooser *c, abc_c
  *
  * - A CPU for each rank, 2 ranks: 256 KiB of private memory stay in the caches of both, in the arena 1 MiB gains 10 %. With more
  * ranks each reads a slice of a chunk, so chunks grow with the ranks.
- * - Crowded, a wait is a yield of the CPU, so few large chunks win; until the ranks together have more under way than the caches
- * hold. Then small ones do, by 20 to 50 % where private memory is reduced: it is staged, and the staging of the last rank pushes
- * out that of the first.
+ * - Crowded, a wait is a yield of the CPU, so few large chunks win, until a rank's share of the work leaves its second-level cache
+ *   (1 MiB there). Then small ones do, by 20 to 50 % where private memory is reduced: it is staged, and the staging of the last
+ * rank pushes out that of the first.
  */
 static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct abci_rules_config *config)
 {
@@ -282,7 +282,7 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
         bool staged_sums = !arena && (coll == ABC_ALLREDUCE || coll == ABC_REDUCE_SCATTER);
         config->chunk = 4 << 20;
         config->long_chunk = staged_sums ? 256 << 10 : 1 << 20;
-        config->long_from = (staged_sums ? (4 << 20) : (16 << 20)) / share + 1;
+        config->long_from = (staged_sums ? (uint64_t)c->nranks << 20 : 16 << 20) / share + 1;
         return;
     }
     config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;
