@@ -408,7 +408,10 @@ def compare(old_path, new_path):
     def load(rows):
         return {(r["what"], r["against"], *cell(r)): r for r in rows if r["against"] in ("all", *targets.named())}
 
-    results = [read_results(path) for path in (old_path, new_path)]
+    try:
+        results = [read_results(path) for path in (old_path, new_path)]
+    except OSError as e:
+        sys.exit(f"table.py: {e.filename}: {e.strerror}; give the path as seen from the root of the repository, or from /")
     old, new = map(load, results)
     worse = 0
     for key in sorted(old.keys() & new.keys(), key=lambda key: (key[:2], order(key[2:]))):

@@ -139,6 +139,8 @@ def check_comparison(path):
     past = table("compare", path("past.csv", "".join(line[2] + "\n" for line in old)), path("out.csv"))
     assert past.returncode == 0 and "4 cells compared, 0 worse" in past.stdout and "only in new: 2 cells" in past.stdout, past.stdout
     assert table("compare", path("out.csv")).returncode != 0
+    missing = table("compare", path("out.csv"), path("nowhere.csv"))
+    assert missing.returncode == 1 and "nowhere.csv: No such file" in missing.stderr and "Traceback" not in missing.stderr, missing.stderr
 
 
 def check_plot(path):
