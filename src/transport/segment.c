@@ -80,7 +80,7 @@ void *abci_segment_at(struct abci_segment *s, uint64_t offset, uint64_t bytes)
     uint32_t n = atomic_load_explicit(&s->head->windows, memory_order_acquire); /* pairs with add_window's release */
     if (n > ABCI_SEGMENT_WINDOWS)
         return NULL;
-    for (uint32_t w = 0; w < n; w++) {
+    for (uint32_t w = n; w-- > 0;) { /* chunks and large buffers lie in the later ones */
         uint64_t first = s->head->window[w].offset, size = s->head->window[w].bytes;
         if (offset < first || offset - first >= size)
             continue;
