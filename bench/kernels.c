@@ -1,8 +1,8 @@
 /*
  * kernels.c - micro-benchmark of stage 5: time and GB/s of the reduction kernels, family by family, beside memcpy. Bytes are
  * counted as moved by the element loop: every operand read once, the result written once. One thread, warm buffers, median of
- * samples. Usage: bench_kernels [f32|f64|bf16|i32 [operands]] [cross]; `cross` has a thread on CPU 1 rewrite the operands before
- * each sample.
+ * samples. Usage: bench_kernels [f32|f64|bf16|f16|i8|... [operands]] [cross]; `cross` has a thread on CPU 1 rewrite the operands
+ * before each sample.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,6 +13,7 @@
 
 #include "base/base.h"
 #include "reduce/reduce.h"
+#include "reduce/small.h"
 
 #define SAMPLES 15
 #define MOST (64u << 20)
@@ -26,8 +27,22 @@ struct load {
     int nsrc;
 };
 
-static const char *const type_names[ABC_TYPE_COUNT] = {"f32", "f64", "bf16", "i32"};
-static const size_t type_sizes[ABC_TYPE_COUNT] = {4, 8, 2, 4};
+/* As in abc_type_name, which lies in another part. */
+static const char *const type_names[ABC_TYPE_COUNT] = {
+    [ABC_F32] = "f32",
+    [ABC_F64] = "f64",
+    [ABC_BF16] = "bf16",
+    [ABC_I32] = "i32",
+    [ABC_F16] = "f16",
+    [ABC_FP8_E4M3] = "fp8_e4m3",
+    [ABC_FP8_E5M2] = "fp8_e5m2",
+    [ABC_I8] = "i8",
+    [ABC_U8] = "u8",
+    [ABC_I16] = "i16",
+    [ABC_I64] = "i64",
+    [ABC_BOOL] = "bool",
+    [ABC_COMPLEX64] = "complex64",
+};
 
 static int by_value(const void *a, const void *b)
 {
@@ -139,7 +154,7 @@ int main(int argc, char **argv)
     bool cross = argc > 1 && strcmp(argv[argc - 1], "cross") == 0;
     argc -= cross;
     for (int t = 0; argc > 1 && t < ABC_TYPE_COUNT; t++)
-        if (strcmp(argv[1], type_names[t]) == 0)
+        if (type_names[t] && strcmp(argv[1], type_names[t]) == 0)
             load.reduction.type = (abc_type)t;
     if (argc > 2)
         load.nsrc = atoi(argv[2]);
@@ -147,7 +162,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_kernels: the number of operands is 1 to %d\n", OPERANDS);
         return 1;
     }
-    load.element = type_sizes[load.reduction.type];
+    load.element = abci_element_size(load.reduction.type);
     load.dst = abci_alloc_aligned(MOST + 4096, 64);
     bool ready = load.dst != NULL;
     for (int k = 0; k < load.nsrc; k++) {

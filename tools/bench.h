@@ -67,7 +67,8 @@ double bench_frame_chain(struct bench_frame *f);
 uint32_t bench_seed(uint32_t iteration, int rank);
 /* Write elements first .. first + count of the vector that the seed stands for. limit: bench_data_limit of the ranks and type. */
 void bench_fill(void *dst, abc_type type, uint32_t limit, uint32_t seed, uint64_t first, uint64_t count);
-/* Values lie in -limit/2 .. limit/2 - 1; so small that sums over nranks are exact in the type. A power of two. */
+/* Values lie in -limit/2 .. limit/2 - 1 (unsigned: 0 .. limit - 1; limit 2: -1 and 1); so small that sums over nranks are exact in
+ * the type. A power of two. */
 uint32_t bench_data_limit(abc_type type, int nranks);
 /* Number of elements of buf that differ from the reduction of nseeds such vectors. Only averages have a tolerance. */
 uint64_t bench_check(const void *buf, abc_type type, abc_op op, uint32_t limit, const uint32_t *seeds, int nseeds, uint64_t first,

@@ -78,7 +78,7 @@ static int take_count(struct parse *p, char flag, const char *text, uint64_t low
 /* Comma-separated names, or all; result is a mask of 1 << index. */
 static int take_names(struct parse *p, char flag, const char *text, int count, const char *(*name)(int), unsigned *mask)
 {
-    char known[128] = "all", copy[128], *state = NULL;
+    char known[256] = "all", copy[256], *state = NULL;
     for (int i = 0; i < count; i++)
         snprintf(known + strlen(known), sizeof known - strlen(known), ", %s", name(i));
     snprintf(copy, sizeof copy, "%s", text);
@@ -251,7 +251,7 @@ void bench_args_help(FILE *out)
           "  -f FACTOR          from one size to the next (4)\n"
           "  -i SIZE            or a fixed step\n"
           "  -n, -w COUNT       timed calls a size (20), untimed calls before them (1)\n"
-          "  -d TYPES           f32, f64, bf16, i32, several with commas, or all (f32)\n"
+          "  -d TYPES           f32, bf16, f16, i8 and all else that `abcomm info` lists, several with commas, or all (f32)\n"
           "  -o OPERATIONS      sum, min, max, avg, several with commas, or all (sum)\n"
           "  -r ROOT            of broadcast; -1: each in turn (0)\n"
           "  -c 0|1             check the results (1)\n"

@@ -45,20 +45,66 @@ extern "C" {
 typedef struct abc_comm abc_comm;       /* one rank's end of a communicator */
 typedef struct abc_request abc_request; /* one started or persistent operation */
 
-/* Element types. bf16 is reduced in float32 and rounded once (round to nearest even) by the default algorithms. */
-typedef enum abc_type { ABC_F32 = 0, ABC_F64 = 1, ABC_BF16 = 2, ABC_I32 = 3, ABC_TYPE_COUNT } abc_type;
+/*
+ * Element types. bf16, f16 and the two of eight bits are reduced in float32 and rounded once (nearest, ties to even) by the default
+ * algorithms. fp8_e4m3 is the finite kind ("fn"): its largest number is 448, it has no infinity, and what is too large becomes NaN;
+ * fp8_e5m2 becomes infinite beyond 57344. A bool is one byte; anything but 0 is true, results are 0 or 1. A complex number is its
+ * real and then its imaginary part. Pairs, for ABC_MINLOC and ABC_MAXLOC, are laid out as in C:
+ *   ABC_F32_I32  struct { float value; int32_t index; }      8 bytes
+ *   ABC_I32_I32  struct { int32_t value; int32_t index; }    8 bytes
+ *   ABC_F64_I32  struct { double value; int32_t index; }    16 bytes, of which the last 4 are not data; results have 0 there
+ */
+typedef enum abc_type {
+    ABC_F32 = 0,
+    ABC_F64 = 1,
+    ABC_BF16 = 2,
+    ABC_I32 = 3,
+    ABC_F16 = 4,
+    ABC_FP8_E4M3 = 5,
+    ABC_FP8_E5M2 = 6,
+    ABC_I8 = 7,
+    ABC_U8 = 8,
+    ABC_I16 = 9,
+    ABC_U16 = 10,
+    ABC_U32 = 11,
+    ABC_I64 = 12,
+    ABC_U64 = 13,
+    ABC_BOOL = 14,
+    ABC_COMPLEX64 = 15,
+    ABC_COMPLEX128 = 16,
+    ABC_F32_I32 = 17,
+    ABC_F64_I32 = 18,
+    ABC_I32_I32 = 19,
+    ABC_TYPE_COUNT
+} abc_type;
 
 /*
- * Reductions. Floating sums add in rank order whatever the size, alignment or instruction set, unless an algorithm is named that
- * does not (`abcomm plan --list` tells). Integer sums wrap (two's
- * complement); integer averages divide the wrapped sum, truncating toward zero. min and max propagate NaN. abc_op_create makes
- * further ones.
+ * Reductions, and the types that have them (abc_op_fits tells too):
+ *   sum, prod                                  all but pairs; bool: or, and
+ *   avg                                        all but bool and pairs
+ *   min, max                                   all but complex and pairs; bool: and, or
+ *   band, bor, bxor (bitwise), land, lor, lxor (logical, results 0 or 1)    integers and bool
+ *   minloc, maxloc                             pairs
+ * Floating sums add in rank order whatever the size, alignment or instruction set, unless an algorithm is named that does not
+ * (`abcomm plan --list` tells; ABCOMM_DETERMINISTIC=strict refuses such). Integer sums and products wrap (two's complement);
+ * integer averages divide the wrapped sum, truncating toward zero. min and max propagate NaN and put -0 below +0. minloc and
+ * maxloc take the smallest index among equal values; a NaN beats every number. abc_op_create and abc_op_create_scaled make further
+ * ones.
  */
 typedef enum abc_op {
     ABC_SUM = 0,
     ABC_MIN = 1,
     ABC_MAX = 2,
     ABC_AVG = 3,
+    ABC_PROD = 4,
+    ABC_BAND = 5,
+    ABC_BOR = 6,
+    ABC_BXOR = 7,
+    ABC_LAND = 8,
+    ABC_LOR = 9,
+    ABC_LXOR = 10,
+    ABC_MINLOC = 11,
+    ABC_MAXLOC = 12,
     ABC_OP_COUNT,
     ABC_OP_USER = 64,
     ABC_OP_LIMIT = 128
@@ -75,6 +121,8 @@ typedef enum abc_collective {
 
 /* Bytes of one element, 0 for an unknown type. */
 ABC_API size_t abc_type_size(abc_type type);
+/* 1 if there is such a reduction of such elements, else 0; operations of abc_op_create fit every type. */
+ABC_API int abc_op_fits(abc_op op, abc_type type);
 /* "f32", "sum", "allreduce"; "?" for unknown values. Static strings. */
 ABC_API const char *abc_type_name(abc_type type);
 ABC_API const char *abc_op_name(abc_op op);
@@ -180,6 +228,12 @@ ABC_API int abc_mem_free(void *ptr);
 typedef void (*abc_op_fn)(const void *in, void *inout, uint64_t count, abc_type type, void *context);
 /* Make an operation; all ranks create theirs with the same `commutes`. Up to 64 exist at a time in a process. */
 ABC_API int abc_op_create(abc_op_fn fn, int commutes, void *context, abc_op *op);
+/*
+ * Make a scaled sum: every rank's input is multiplied by its own scalar, rounded to the type, and the products are added. The
+ * scalar is one element of that type, and is copied; ranks may give different ones. For all types but bool and pairs. Costs a pass
+ * over the input, and for reduce_scatter a copy of it.
+ */
+ABC_API int abc_op_create_scaled(const void *scalar, abc_type type, abc_op *op);
 ABC_API int abc_op_free(abc_op op);
 
 /* Pass as input, or as output where the input is the larger or equal one, to work in place. Not for both. */

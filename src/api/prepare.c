@@ -10,6 +10,38 @@
 
 #define ADDRESSABLE (1ull << 47)
 
+/* Names of the operations that a type has. */
+static void fitting_ops(abc_type type, char *text, size_t capacity)
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int op = 0; op < ABC_OP_COUNT; op++)
+        if (abci_reduce_has(type, (abc_op)op) && at < capacity)
+            at += (size_t)snprintf(text + at, capacity - at, "%s%s", at ? ", " : "", abc_op_name((abc_op)op));
+}
+
+static int check_op(const abc_call *c, struct abc_request *q)
+{
+    char names[128];
+    if (c->op >= ABC_OP_USER) {
+        int status = abci_op_get(c->op, &q->user);
+        if (status == ABC_OK && q->user.scaled && q->user.type != c->type)
+            return abci_error(ABC_ERR_UNSUPPORTED, "the scaled sum was made for %s, the call is of %s; make one for that type",
+                              abc_type_name(q->user.type), abc_type_name(c->type));
+        return status;
+    }
+    if ((unsigned)c->op >= ABC_OP_COUNT)
+        return abci_error(ABC_ERR_ARGUMENT,
+                          "operation %d is unknown; use one of abc_op, ABC_SUM = 0 to ABC_MAXLOC = %d, or of "
+                          "abc_op_create",
+                          (int)c->op, ABC_OP_COUNT - 1);
+    if (abci_reduce_has(c->type, c->op))
+        return ABC_OK;
+    fitting_ops(c->type, names, sizeof names);
+    return abci_error(ABC_ERR_UNSUPPORTED, "%s of %s means nothing; %s has %s, and operations of abc_op_create", abc_op_name(c->op),
+                      abc_type_name(c->type), abc_type_name(c->type), names);
+}
+
 static int check_call(const abc_comm *comm, const abc_call *c, struct abc_request *q)
 {
     if (c->size != sizeof *c && !abci_mutated("c11_size_ignored"))
@@ -25,7 +57,8 @@ static int check_call(const abc_comm *comm, const abc_call *c, struct abc_reques
         return ABC_OK;
     size_t element = abc_type_size(c->type);
     if (element == 0)
-        return abci_error(ABC_ERR_ARGUMENT, "type %d is unknown; use ABC_F32, ABC_F64, ABC_BF16 or ABC_I32", (int)c->type);
+        return abci_error(ABC_ERR_ARGUMENT, "type %d is unknown; use one of abc_type, ABC_F32 = 0 to ABC_I32_I32 = %d",
+                          (int)c->type, ABC_TYPE_COUNT - 1);
     if (c->count > ADDRESSABLE / element / (uint64_t)comm->nranks)
         return abci_error(ABC_ERR_ARGUMENT, "count %llu of %s is more than memory can hold", (unsigned long long)c->count,
                           abc_type_name(c->type));
@@ -33,12 +66,7 @@ static int check_call(const abc_comm *comm, const abc_call *c, struct abc_reques
         return abci_error(ABC_ERR_ARGUMENT, "root %d is not a rank; there are %d", c->root, comm->nranks);
     if (c->collective != ABC_ALLREDUCE && c->collective != ABC_REDUCE_SCATTER)
         return ABC_OK;
-    if (c->op >= ABC_OP_USER)
-        return abci_op_get(c->op, &q->user);
-    if ((unsigned)c->op >= ABC_OP_COUNT)
-        return abci_error(ABC_ERR_ARGUMENT,
-                          "operation %d is unknown; use ABC_SUM, ABC_MIN, ABC_MAX, ABC_AVG or one of abc_op_create", (int)c->op);
-    return ABC_OK;
+    return check_op(c, q);
 }
 
 /* Bytes of the whole input and output on this rank, and where in the larger one the smaller lies when the call is in place. */
@@ -97,6 +125,41 @@ static int check_buffers(const abc_comm *comm, const abc_call *c, struct extent 
     return ABC_OK;
 }
 
+/*
+ * A scaled sum is a sum of products, which every rank computes before its operation starts (abci_scale): an allreduce into its
+ * output, which is an input in place then; a reduce_scatter into room of its own, since its output is too short.
+ */
+static int make_scaled(const abc_call *c, struct extent e, struct abc_request *q)
+{
+    q->unscaled = q->in;
+    if (c->collective == ABC_ALLREDUCE) {
+        q->in = q->out;
+        q->in_place = e.in > 0;
+        return ABC_OK;
+    }
+    q->products = abci_alloc(e.in ? e.in : 1);
+    q->in = q->products;
+    q->in_place = false;
+    if (!q->products)
+        return abci_error(ABC_ERR_MEMORY, "no memory for %llu bytes of products", (unsigned long long)e.in);
+    return ABC_OK;
+}
+
+void abci_scale(const struct abc_request *q)
+{
+    uint64_t n = q->shape.count * (q->shape.collective == ABC_REDUCE_SCATTER ? q->shape.nranks : 1);
+    if (q->unscaled)
+        abci_reduce_scale(q->reduction.type, (void *)q->in, q->unscaled, q->user.scalar, n);
+}
+
+/* Operations of the caller are told from each other by what every rank must have made alike. */
+static uint8_t op_code(const abc_call *c, const struct abci_user_op *user)
+{
+    if (c->op < ABC_OP_USER)
+        return (uint8_t)c->op;
+    return (uint8_t)(ABC_OP_USER + (user->scaled ? 2 : user->commutes != 0));
+}
+
 static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uint32_t element, struct abc_request *q)
 {
     bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
@@ -104,18 +167,16 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
     q->id = (struct abci_call_id){
         .collective = (uint8_t)c->collective,
         .type = c->collective == ABC_BARRIER ? 0 : (uint8_t)c->type,
-        .op = !reduces               ? 0
-              : c->op >= ABC_OP_USER ? (uint8_t)(ABC_OP_USER + (q->user.commutes != 0))
-                                     : (uint8_t)c->op,
+        .op = reduces ? op_code(c, &q->user) : 0,
         .in_place = q->in_place,
         .root = c->collective == ABC_BROADCAST ? (uint32_t)c->root : 0,
         .count = c->collective == ABC_BARRIER ? 0 : c->count,
     };
     q->reduction = (struct abci_reduction){
         .type = c->type,
-        .op = c->op,
+        .op = reduces && c->op >= ABC_OP_USER && q->user.scaled ? ABC_SUM : c->op,
         .nranks = comm->nranks,
-        .user = reduces && c->op >= ABC_OP_USER ? &q->user : NULL,
+        .user = reduces && c->op >= ABC_OP_USER && !q->user.scaled ? &q->user : NULL,
     };
     q->shape = (struct abci_shape){
         .collective = c->collective,
@@ -132,13 +193,14 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
     q->callback = c->callback;
     q->callback_context = c->callback_context;
     q->tag = c->tag;
-    q->backup = NULL;
-    q->plain = !c->callback && !c->algorithm && !c->preserve && c->timeout == 0 && c->tag == 0;
+    q->plain = !c->callback && !c->algorithm && !c->preserve && c->timeout == 0 && c->tag == 0 && !q->unscaled;
 }
 
 int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, enum abci_why *why)
 {
     int status = abci_comm_usable(comm);
+    q->unscaled = NULL;
+    q->products = q->backup = NULL;
     if (status == ABC_OK && !c)
         status = abci_error(ABC_ERR_ARGUMENT, "the call is null");
     if (status == ABC_OK)
@@ -153,11 +215,16 @@ int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, e
         return status;
     bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
     bool user = reduces && c->op >= ABC_OP_USER;
+    if (user && q->user.scaled)
+        status = make_scaled(c, e, q);
+    if (status != ABC_OK)
+        return status;
     struct abci_wish wish = {
         .collective = c->collective,
         .root = c->root,
         .bytes = count * element,
-        .one_rounding = reduces && c->type != ABC_I32 && (c->op == ABC_SUM || c->op == ABC_AVG || user),
+        .one_rounding = reduces && !abci_reduce_exact(c->type, c->op),
+        .narrow = reduces && (abci_reduce_narrow(c->type) || (user && !q->user.scaled)),
         .ordered = user && !q->user.commutes,
         .algorithm = c->algorithm,
     };
@@ -187,6 +254,7 @@ ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t
     if (!text || capacity == 0)
         return abci_error(ABC_ERR_ARGUMENT, "there is no room for the text");
     int status = abci_prepare_why(comm, call, &q, &why);
+    abci_free(q.products);
     if (status == ABC_OK)
         snprintf(text, capacity, "%s@%llu by %s", q.run->plan->name, (unsigned long long)q.chunk_bytes, abci_why_name(why));
     return status;

@@ -17,7 +17,8 @@ static int report(const struct abc_request *q, int status)
 /* preserve: keep the in-place input so that an error can give it back. */
 static int back_up(struct abc_request *q, const abc_call *call)
 {
-    if (!call->preserve || !q->in_place)
+    bool own_input = q->unscaled && q->unscaled != q->in; /* `in` is scratch of ours, the caller's input stays as it is */
+    if (!call->preserve || !q->in_place || own_input)
         return ABC_OK;
     uint64_t n = q->shape.count * q->shape.element;
     if (call->collective == ABC_ALLGATHER || call->collective == ABC_REDUCE_SCATTER)
@@ -29,10 +30,12 @@ static int back_up(struct abc_request *q, const abc_call *call)
     return ABC_OK;
 }
 
+/* What an operation needs of its input before it starts. */
 static void keep(struct abc_request *q)
 {
     if (q->backup)
         memcpy(q->backup, q->out, q->backup_bytes);
+    abci_scale(q);
 }
 
 /* Go on with a call whose header abci_engine_run_tiny has stored; the claim is held. */
@@ -65,13 +68,15 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
     if (ABCI_UNLIKELY(status != ABC_OK))
         return status;
     status = back_up(&q, call);
-    if (status != ABC_OK)
-        return status;
-    keep(&q);
-    status = abci_engine_run(&comm->engine, &q);
-    if (q.backup)
+    if (status == ABC_OK) {
+        keep(&q);
+        status = report(&q, abci_engine_run(&comm->engine, &q));
+    }
+    if (ABCI_UNLIKELY(q.backup || q.products)) {
         abci_free(q.backup);
-    return report(&q, status);
+        abci_free(q.products);
+    }
+    return status;
 }
 
 /*

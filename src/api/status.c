@@ -17,8 +17,28 @@ static const struct {
     [ABC_F64] = {"f64", 8},
     [ABC_BF16] = {"bf16", 2},
     [ABC_I32] = {"i32", 4},
+    [ABC_F16] = {"f16", 2},
+    [ABC_FP8_E4M3] = {"fp8_e4m3", 1},
+    [ABC_FP8_E5M2] = {"fp8_e5m2", 1},
+    [ABC_I8] = {"i8", 1},
+    [ABC_U8] = {"u8", 1},
+    [ABC_I16] = {"i16", 2},
+    [ABC_U16] = {"u16", 2},
+    [ABC_U32] = {"u32", 4},
+    [ABC_I64] = {"i64", 8},
+    [ABC_U64] = {"u64", 8},
+    [ABC_BOOL] = {"bool", 1},
+    [ABC_COMPLEX64] = {"complex64", 8},
+    [ABC_COMPLEX128] = {"complex128", 16},
+    [ABC_F32_I32] = {"f32_i32", 8},
+    [ABC_F64_I32] = {"f64_i32", 16},
+    [ABC_I32_I32] = {"i32_i32", 8},
 };
-static const char *const ops[ABC_OP_COUNT] = {[ABC_SUM] = "sum", [ABC_MIN] = "min", [ABC_MAX] = "max", [ABC_AVG] = "avg"};
+static const char *const ops[ABC_OP_COUNT] = {
+    [ABC_SUM] = "sum",   [ABC_MIN] = "min",       [ABC_MAX] = "max",       [ABC_AVG] = "avg",   [ABC_PROD] = "prod",
+    [ABC_BAND] = "band", [ABC_BOR] = "bor",       [ABC_BXOR] = "bxor",     [ABC_LAND] = "land", [ABC_LOR] = "lor",
+    [ABC_LXOR] = "lxor", [ABC_MINLOC] = "minloc", [ABC_MAXLOC] = "maxloc",
+};
 static const char *const collectives[ABC_COLLECTIVE_COUNT] = {
     [ABC_ALLREDUCE] = "allreduce", [ABC_REDUCE_SCATTER] = "reduce_scatter",
     [ABC_ALLGATHER] = "allgather", [ABC_BROADCAST] = "broadcast",

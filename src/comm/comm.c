@@ -264,7 +264,8 @@ static int agree(struct abci_shm *shm, const struct joining *j, int status, stru
         abci_probe(shm, &mine.machine);
         double crowding = (double)shm->nranks / shm->cpus; /* rank 0's holds, like the rest of its constants */
         mine.machine.price.crowding = crowding > 1 ? crowding : 1;
-        if (crowding > 1) /* a hand-off goes through every rank of the CPU */
+        bool measures = strcmp(abci_setting_string(ABCI_SET_DETERMINISTIC), "false") == 0;
+        if (crowding > 1 && measures) /* a hand-off goes through every rank of the CPU */
             mine.machine.price.hand_off += crowding * yield_cost();
         for (int r = 0; r < shm->nranks; r++)
             if (shm->peer[r].readable)
@@ -420,7 +421,8 @@ struct abc_request *abci_request_take(struct abc_comm *comm)
 void abci_request_give(struct abc_comm *comm, struct abc_request *q)
 {
     abci_free(q->backup);
-    q->backup = NULL;
+    abci_free(q->products);
+    q->backup = q->products = NULL;
     atomic_store_explicit(&q->state, ABCI_REQUEST_FREED, memory_order_relaxed); /* as long as it is spare, a stale handle shows */
     pthread_mutex_lock(&comm->lock);
     q->next = comm->spare;

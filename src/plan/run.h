@@ -74,7 +74,9 @@ struct abc_request {
     struct abc_request *next; /* inbox, issue queue, callback list: one at a time */
     abc_callback callback;
     void *callback_context;
-    void *backup; /* preserve: copy of in-place input */
+    const char *unscaled; /* of a scaled sum: the caller's input; `in` is where the products go */
+    void *products;       /* their room, where neither buffer can hold them */
+    void *backup;         /* preserve: copy of in-place input */
     uint64_t backup_bytes;
     bool in_place, persistent, heap, counted;
     bool plain; /* no option differs from the defaults */

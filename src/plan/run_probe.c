@@ -187,7 +187,7 @@ static void follow(struct abci_shm *shm, char *private)
 void abci_probe(struct abci_shm *shm, struct abci_machine *m)
 {
     built_in(m);
-    if (shm->nranks < 2 || shm->rank > 1)
+    if (shm->nranks < 2 || shm->rank > 1 || strcmp(abci_setting_string(ABCI_SET_DETERMINISTIC), "false") != 0)
         return;
     if (shm->rank == 0) {
         abci_fork_guard(&known.lock);

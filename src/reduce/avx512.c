@@ -11,6 +11,8 @@
 #define V_MIN_F64(a, b) _mm512_min_pd(a, b)
 #define V_STREAM(to, v) _mm512_stream_si512((void *)(to), (__m512i)(v))
 #define V_STREAM_HALF(to, v) _mm256_stream_si256((__m256i *)(void *)(to), (__m256i)(v))
+#define V_F16_WIDEN(half) (vec) _mm512_cvtph_ps((__m256i)(half))
+#define V_F16_ROUND(v) _mm512_cvtps_ph((__m512)(v), _MM_FROUND_TO_NEAREST_INT)
 #define V_FENCE() _mm_sfence()
 
 #include "reduce/kernel.h"

@@ -1,14 +1,14 @@
 /*
  * element.h - stage 5: what a reduction means for one element. The scalar family is a loop over these functions, and the vector
  * families use them for heads and tails; so this file is the definition of the bits. Force-inlined with constant type and op, so
- * that the switches vanish. Pure functions; any thread; a few cycles each.
+ * that the switches vanish. Pure functions; any thread; a few cycles each. Elements of two parts: wide.c.
  *
- * How it works: every element travels as raw bits (bf16 widened to float32). An operand is passed through `enter`, folded with
- * `fold` in rank order, and finished by `leave`. A maximum is the minimum of flipped operands, flipped back: one rule for NaN and
- * for signed zeros serves both.
+ * How it works: every element travels as raw bits, a float of 8 or 16 bits widened to float32, an integer to 64 bits. An operand
+ * is passed through `enter`, folded with `fold` in rank order, and finished by `leave`. A maximum is the minimum of flipped
+ * operands, flipped back: one rule for NaN and for signed zeros serves both.
  *   min: -0 is below +0, in any order; a NaN operand gives a NaN.     max: +0 is above -0; a NaN operand gives a NaN.
- * Which NaN comes out (sign, payload) is not defined; everything else is the same bits in all families.
- * Nothing here multiplies, so no compiler can contract a product and a sum into one rounding.
+ * Which NaN comes out (sign, payload) is not defined; everything else is the same bits in all families. A logical operation is the
+ * bitwise one on operands that have become 0 or 1.
  */
 #ifndef ABCI_REDUCE_ELEMENT_H
 #define ABCI_REDUCE_ELEMENT_H
@@ -17,73 +17,64 @@
 #include <string.h>
 
 #include "reduce/reduce.h"
-
-#define ABCI_INLINE static inline __attribute__((always_inline))
-
-/* Kernels exist for these four; an average that is not final yet is a sum. */
-enum abci_kernel_op { ABCI_KERNEL_SUM, ABCI_KERNEL_MIN, ABCI_KERNEL_MAX, ABCI_KERNEL_AVG, ABCI_KERNEL_OPS };
-
-#define ABCI_BF16_QUIET 0x40u /* the bit of a bf16 that makes a NaN quiet, and keeps a cut payload from becoming Inf */
-
-/* Bytes of an element; constant when type is. */
-ABCI_INLINE size_t abci_element_size(abc_type type)
-{
-    return type == ABC_F64 ? 8 : type == ABC_BF16 ? 2 : 4;
-}
-
-ABCI_INLINE float abci_bits_f32(uint64_t bits)
-{
-    uint32_t low = (uint32_t)bits;
-    float value;
-    memcpy(&value, &low, sizeof(value));
-    return value;
-}
-
-ABCI_INLINE uint64_t abci_f32_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-ABCI_INLINE double abci_bits_f64(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-ABCI_INLINE uint64_t abci_f64_bits(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
+#include "reduce/small.h"
 
 /* Flip so that a smaller result means a larger operand: the sign of a float, all bits of an integer. */
 ABCI_INLINE uint64_t abci_element_flip(abc_type type, uint64_t bits)
 {
-    if (type == ABC_I32)
-        return (uint32_t)~bits;
+    if (!abci_is_float(type))
+        return ~bits;
     return bits ^ (type == ABC_F64 ? UINT64_C(1) << 63 : UINT64_C(1) << 31);
 }
 
-/* Read an element at any address. */
-ABCI_INLINE uint64_t abci_element_enter(abc_type type, enum abci_kernel_op op, const char *from)
+/* The number in the low bits of an integer type, extended to 64 by its sign or by zeros. */
+ABCI_INLINE uint64_t abci_int_extend(abc_type type, uint64_t bits)
+{
+    const unsigned spare = 64 - 8 * (unsigned)abci_element_size(type);
+    if (abci_is_signed(type))
+        return (uint64_t)((int64_t)(bits << spare) >> spare);
+    return bits << spare >> spare;
+}
+
+/* The raw bits of an element at any address. */
+ABCI_INLINE uint64_t abci_element_load(size_t size, const char *from)
 {
     uint64_t wide = 0;
     uint32_t word = 0;
     uint16_t half = 0;
-    if (type == ABC_F64) {
-        memcpy(&wide, from, sizeof(wide));
-    } else if (type == ABC_BF16) {
+    switch (size) {
+    case 1:
+        return *(const unsigned char *)from;
+    case 2:
         memcpy(&half, from, sizeof(half));
-        wide = (uint64_t)half << 16;
-    } else {
+        return half;
+    case 4:
         memcpy(&word, from, sizeof(word));
-        wide = word;
+        return word;
+    default:
+        memcpy(&wide, from, sizeof(wide));
+        return wide;
     }
-    return op == ABCI_KERNEL_MAX ? abci_element_flip(type, wide) : wide;
+}
+
+ABCI_INLINE void abci_element_store(size_t size, uint64_t bits, char *to)
+{
+    const uint32_t word = (uint32_t)bits;
+    const uint16_t half = (uint16_t)bits;
+    const unsigned char byte = (unsigned char)bits;
+    memcpy(to, size == 1 ? (const void *)&byte : size == 2 ? (const void *)&half : size == 4 ? (const void *)&word : &bits, size);
+}
+
+ABCI_INLINE uint64_t abci_element_enter(abc_type type, abc_op op, const char *from)
+{
+    uint64_t bits = abci_element_load(abci_element_size(type), from);
+    if (type == ABC_BF16)
+        bits <<= 16;
+    else if (abci_is_small(type))
+        bits = abci_small_widen(type, (uint32_t)bits);
+    else if (!abci_is_float(type))
+        bits = abci_is_logical(op) ? bits != 0 : abci_int_extend(type, bits);
+    return op == ABC_MAX ? abci_element_flip(type, bits) : bits;
 }
 
 /*
@@ -93,8 +84,8 @@ ABCI_INLINE uint64_t abci_element_enter(abc_type type, enum abci_kernel_op op, c
 ABCI_INLINE uint64_t abci_element_min(abc_type type, uint64_t a, uint64_t b)
 {
     bool below, above;
-    if (type == ABC_I32) {
-        below = (int32_t)(uint32_t)a < (int32_t)(uint32_t)b;
+    if (!abci_is_float(type)) {
+        below = abci_is_signed(type) ? (int64_t)a < (int64_t)b : a < b;
         above = !below;
     } else if (type == ABC_F64) {
         below = abci_bits_f64(a) < abci_bits_f64(b);
@@ -106,52 +97,70 @@ ABCI_INLINE uint64_t abci_element_min(abc_type type, uint64_t a, uint64_t b)
     return (below ? a : b) | (above ? b : a);
 }
 
-ABCI_INLINE uint64_t abci_element_fold(abc_type type, enum abci_kernel_op op, uint64_t a, uint64_t b)
+/* A sum or a product. Unsigned integers: they wrap. */
+ABCI_INLINE uint64_t abci_element_add(abc_type type, bool product, uint64_t a, uint64_t b)
 {
-    if (op == ABCI_KERNEL_MIN || op == ABCI_KERNEL_MAX)
-        return abci_element_min(type, a, b);
-    if (type == ABC_I32)
-        return (uint32_t)a + (uint32_t)b; /* unsigned: wraps */
+    if (!abci_is_float(type))
+        return product ? a * b : a + b;
     if (type == ABC_F64)
-        return abci_f64_bits(abci_bits_f64(a) + abci_bits_f64(b));
-    return abci_f32_bits(abci_bits_f32(a) + abci_bits_f32(b));
+        return abci_f64_bits(product ? abci_bits_f64(a) * abci_bits_f64(b) : abci_bits_f64(a) + abci_bits_f64(b));
+    return abci_f32_bits(product ? abci_bits_f32(a) * abci_bits_f32(b) : abci_bits_f32(a) + abci_bits_f32(b));
 }
 
-/* float32 bits to bf16, nearest, ties to even. A NaN stays one: rounding could carry it into Inf or cut its payload to zero. */
-ABCI_INLINE uint16_t abci_bf16_round(uint32_t bits)
+ABCI_INLINE uint64_t abci_element_fold(abc_type type, abc_op op, uint64_t a, uint64_t b)
 {
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((bits >> 16) | ABCI_BF16_QUIET);
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    switch (op) {
+    case ABC_MIN:
+    case ABC_MAX:
+        return abci_element_min(type, a, b);
+    case ABC_BAND:
+    case ABC_LAND:
+        return a & b;
+    case ABC_BOR:
+    case ABC_LOR:
+        return a | b;
+    case ABC_BXOR:
+    case ABC_LXOR:
+        return a ^ b;
+    default:
+        return abci_element_add(type, op == ABC_PROD, a, b);
+    }
+}
+
+/* The sum that has wrapped is divided, so it is cut to its type first. */
+ABCI_INLINE uint64_t abci_element_divide(abc_type type, uint64_t bits, int nranks)
+{
+    if (type == ABC_F64)
+        return abci_f64_bits(abci_bits_f64(bits) / (double)nranks);
+    if (abci_is_float(type))
+        return abci_f32_bits(abci_bits_f32(bits) / (float)nranks);
+    bits = abci_int_extend(type, bits);
+    return abci_is_signed(type) ? (uint64_t)((int64_t)bits / nranks) : bits / (uint64_t)nranks;
 }
 
 /* Finish an element and write it to any address. */
-ABCI_INLINE void abci_element_leave(abc_type type, enum abci_kernel_op op, uint64_t bits, int nranks, char *to, char *to2)
+ABCI_INLINE void abci_element_leave(abc_type type, abc_op op, uint64_t bits, int nranks, char *to, char *to2)
 {
-    if (op == ABCI_KERNEL_MAX)
+    const size_t size = abci_element_size(type);
+    if (op == ABC_MAX)
         bits = abci_element_flip(type, bits);
-    if (op == ABCI_KERNEL_AVG) {
-        if (type == ABC_I32)
-            bits = (uint32_t)((int32_t)(uint32_t)bits / nranks);
-        else if (type == ABC_F64)
-            bits = abci_f64_bits(abci_bits_f64(bits) / (double)nranks);
-        else
-            bits = abci_f32_bits(abci_bits_f32(bits) / (float)nranks);
-    }
-    uint32_t word = (uint32_t)bits;
-    uint16_t half = type == ABC_BF16 ? abci_bf16_round(word) : 0;
-    const void *value = type == ABC_F64 ? (const void *)&bits : type == ABC_BF16 ? (const void *)&half : (const void *)&word;
-    memcpy(to, value, abci_element_size(type));
+    if (op == ABC_AVG)
+        bits = abci_element_divide(type, bits, nranks);
+    if (type == ABC_BF16)
+        bits = abci_bf16_round((uint32_t)bits);
+    else if (abci_is_small(type))
+        bits = abci_small_round(type, (uint32_t)bits);
+    abci_element_store(size, bits, to);
     if (to2)
-        memcpy(to2, value, abci_element_size(type));
+        abci_element_store(size, bits, to2);
 }
 
 /*
  * Elements [i, end), one after the other. The empty statement of assembler keeps the compiler from making a vector loop of it: in
  * the reference it would defeat the purpose, in a tail it would only add a prologue.
  */
-ABCI_INLINE void abci_element_loop(abc_type type, enum abci_kernel_op op, int nranks, char *dst, char *dst2, const void *const *src,
-                                   int nsrc, uint64_t i, uint64_t end)
+ABCI_INLINE void abci_element_loop(abc_type type, abc_op op, int nranks, char *dst, char *dst2, const void *const *src, int nsrc,
+                                   uint64_t i, uint64_t end)
 {
     const size_t size = abci_element_size(type);
     for (; i < end; i++) {

@@ -1,5 +1,6 @@
 /*
- * family.h - stage 5: the table that each kernel family fills and reduce.c chooses from. Constant data; any thread.
+ * family.h - stage 5: the table that each kernel family fills and reduce.c chooses from, and which kernels there are. Constant
+ * data; any thread. Not every pair of type and operation has a kernel of its own: routes.c says who does whose work.
  */
 #ifndef ABCI_REDUCE_FAMILY_H
 #define ABCI_REDUCE_FAMILY_H
@@ -14,7 +15,8 @@ enum { ABCI_CLASS_ANY, ABCI_CLASS_2, ABCI_CLASS_3, ABCI_CLASS_4, ABCI_CLASS_8, A
 
 struct abci_family {
     const char *name;
-    abci_kernel *kernel[ABC_TYPE_COUNT][ABCI_KERNEL_OPS][ABCI_CLASSES];
+    /* NULL where class 0 serves, too; and where the scalar family does. */
+    abci_kernel *kernel[ABC_TYPE_COUNT][ABC_OP_COUNT][ABCI_CLASSES];
     /* Copy to dst (by the store kind) and, when not NULL, to dst2. dst may equal src. */
     void (*copy)(char *dst, char *dst2, const char *src, size_t bytes, enum abci_store store);
 };
@@ -26,7 +28,19 @@ extern const struct abci_family abci_family_avx2;
 extern const struct abci_family abci_family_avx512;
 #endif
 
-/* X(type, op) over the kernels of a family. */
+/* Who does the work of (type, op): a kernel, and the power of two of its elements that make one of the type's. */
+struct abci_route {
+    uint8_t type, op, shift;
+    bool exists;
+};
+extern const struct abci_route abci_routes[ABC_TYPE_COUNT][ABC_OP_COUNT];
+
+/* wide.c: one loop for all families. */
+abci_kernel abci_wide_complex64_prod, abci_wide_complex128_prod;
+abci_kernel abci_wide_f32_i32_min, abci_wide_f64_i32_min, abci_wide_i32_i32_min;
+abci_kernel abci_wide_f32_i32_max, abci_wide_f64_i32_max, abci_wide_i32_i32_max;
+
+/* X(type, op) over the kernels of all families. Sums and averages of these carry the training traffic and get all classes. */
 #define ABCI_SUM_MAP(X)                                                                                                            \
     X(F32, SUM)                                                                                                                    \
     X(F32, AVG)                                                                                                                    \
@@ -34,16 +48,31 @@ extern const struct abci_family abci_family_avx512;
     X(F64, AVG)                                                                                                                    \
     X(BF16, SUM)                                                                                                                   \
     X(BF16, AVG)                                                                                                                   \
+    X(F16, SUM)                                                                                                                    \
+    X(F16, AVG)                                                                                                                    \
     X(I32, SUM)                                                                                                                    \
-    X(I32, AVG)
-#define ABCI_MIN_MAP(X)                                                                                                            \
-    X(F32, MIN)                                                                                                                    \
-    X(F32, MAX)                                                                                                                    \
-    X(F64, MIN)                                                                                                                    \
-    X(F64, MAX)                                                                                                                    \
-    X(BF16, MIN)                                                                                                                   \
-    X(BF16, MAX)                                                                                                                   \
-    X(I32, MIN)                                                                                                                    \
-    X(I32, MAX)
+    X(I32, AVG)                                                                                                                    \
+    X(I8, SUM)
+/* One kernel for any number of operands. */
+#define ABCI_FLOAT_ROWS(X, TYPE) X(TYPE, MIN) X(TYPE, MAX) X(TYPE, PROD)
+#define ABCI_SIGNED_ROWS(X, TYPE) X(TYPE, MIN) X(TYPE, MAX) X(TYPE, PROD) X(TYPE, LAND) X(TYPE, LOR) X(TYPE, LXOR)
+#define ABCI_ONE_MAP(X)                                                                                                            \
+    ABCI_FLOAT_ROWS(X, F32)                                                                                                        \
+    ABCI_FLOAT_ROWS(X, F64)                                                                                                        \
+    ABCI_FLOAT_ROWS(X, BF16)                                                                                                       \
+    ABCI_FLOAT_ROWS(X, F16)                                                                                                        \
+    ABCI_FLOAT_ROWS(X, FP8_E4M3)                                                                                                   \
+    ABCI_FLOAT_ROWS(X, FP8_E5M2)                                                                                                   \
+    ABCI_SIGNED_ROWS(X, I8)                                                                                                        \
+    ABCI_SIGNED_ROWS(X, I16)                                                                                                       \
+    ABCI_SIGNED_ROWS(X, I32)                                                                                                       \
+    ABCI_SIGNED_ROWS(X, I64)                                                                                                       \
+    X(FP8_E4M3, SUM)                                                                                                               \
+    X(FP8_E4M3, AVG)                                                                                                               \
+    X(FP8_E5M2, SUM)                                                                                                               \
+    X(FP8_E5M2, AVG) X(I16, SUM) X(I16, AVG) X(U16, AVG) X(U32, AVG) X(I64, SUM) X(U8, MIN) X(U8, MAX) X(U16, MIN) X(U16, MAX)     \
+        X(U32, MIN) X(U32, MAX) X(U64, MIN) X(U64, MAX) X(I8, BAND) X(I8, BOR) X(I8, BXOR)
+/* Too wide to be divided as floats, or too much code for what it is. */
+#define ABCI_SCALAR_MAP(X) X(I64, AVG) X(U64, AVG) X(I8, AVG) X(U8, AVG)
 
 #endif

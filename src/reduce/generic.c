@@ -15,13 +15,13 @@
 #define V_FENCE() _mm_sfence()
 typedef long long __attribute__((vector_size(8))) v_word;
 #else
-#define V_MIN_F32(a, b) v_select((vec)((a) < (b)), (vec)(a), (vec)(b))
-#define V_MIN_F64(a, b) v_select((vec)((a) < (b)), (vec)(a), (vec)(b))
+#define V_MIN_F32(a, b) v_pick((vec)((a) < (b)), (vec)(a), (vec)(b))
+#define V_MIN_F64(a, b) v_pick((vec)((a) < (b)), (vec)(a), (vec)(b))
 #define V_STREAM(to, v) (*(vec_at *)(to) = (v))
 #define V_STREAM_HALF(to, v) (*(vec_half_at *)(to) = (v))
 #define V_FENCE() ((void)0)
 typedef unsigned v_bits __attribute__((vector_size(VBYTES)));
-static inline __attribute__((always_inline)) v_bits v_select(v_bits mask, v_bits a, v_bits b)
+static inline __attribute__((always_inline)) v_bits v_pick(v_bits mask, v_bits a, v_bits b)
 {
     return (a & mask) | (b & ~mask);
 }

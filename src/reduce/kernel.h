@@ -4,7 +4,8 @@
  *   VBYTES        bytes of a vector             V_MIN_F32(a, b), V_MIN_F64(a, b): b unless a < b, on float vectors
  *   V_STREAM(to, v), V_STREAM_HALF(to, v): store a whole, half a vector past the cache, at an aligned address; V_FENCE()
  * Everything else is vector arithmetic of the compiler (GCC and clang), force-inlined with constant type, op and operand count, so
- * that each kernel is one straight loop. Meaning of the elements: element.h; the same bits. No state; any thread.
+ * that each kernel is one straight loop. This file is the loops over memory; lanes.h says what a vector of elements means. No
+ * state; any thread.
  *
  * Cost: memory traffic. Blocks of UNITS vectors are read from every operand before they are written, which makes an exact alias of
  * dst and an operand correct and keeps the accumulators in registers whatever the number of operands. There is no prefetching: from
@@ -13,111 +14,17 @@
  */
 #include "reduce/family.h"
 
-#define V_INLINE static inline __attribute__((always_inline)) TARGET
 #define GLUE2(a, b) a##_##b
 #define GLUE1(a, b) GLUE2(a, b)
 #define UNITS 4          /* vectors of a block: enough to hide the latency of an addition */
 #define STREAM_LEAST 512 /* bytes below which streaming stores are not worth peeling to a line */
 
-typedef uint32_t vec __attribute__((vector_size(VBYTES)));
-typedef float vec_f32 __attribute__((vector_size(VBYTES)));
-typedef double vec_f64 __attribute__((vector_size(VBYTES)));
-typedef int32_t vec_i32 __attribute__((vector_size(VBYTES)));
-typedef uint64_t vec_u64 __attribute__((vector_size(VBYTES)));
-typedef int64_t vec_i64 __attribute__((vector_size(VBYTES)));
-typedef double vec_wide __attribute__((vector_size(2 * VBYTES)));
-typedef uint16_t vec_half __attribute__((vector_size(VBYTES / 2)));
-/* The same in memory: any address, any declared type. */
-typedef uint32_t vec_at __attribute__((vector_size(VBYTES), aligned(1), may_alias));
-typedef uint16_t vec_half_at __attribute__((vector_size(VBYTES / 2), aligned(1), may_alias));
-
-#define V_LANES(type) (VBYTES / ((type) == ABC_F64 ? 8 : 4))
-#define SPLAT(type, x) ((type){0} + (x))
-
-V_INLINE vec v_flip(abc_type type, vec v)
-{
-    if (type == ABC_I32)
-        return ~v;
-    if (type == ABC_F64)
-        return (vec)((vec_u64)v ^ SPLAT(vec_u64, UINT64_C(1) << 63));
-    return v ^ SPLAT(vec, UINT32_C(1) << 31);
-}
-
-V_INLINE vec v_enter(abc_type type, enum abci_kernel_op op, const char *from)
-{
-    vec v;
-    if (type == ABC_BF16)
-        v = __builtin_convertvector(*(const vec_half_at *)from, vec) << 16;
-    else
-        v = *(const vec_at *)from;
-    return op == ABCI_KERNEL_MAX ? v_flip(type, v) : v;
-}
-
-V_INLINE vec v_fold(abc_type type, enum abci_kernel_op op, vec a, vec b)
-{
-    if (op == ABCI_KERNEL_MIN || op == ABCI_KERNEL_MAX) {
-        if (type == ABC_I32) {
-            vec below = (vec)((vec_i32)a < (vec_i32)b);
-            return (a & below) | (b & ~below);
-        }
-        if (type == ABC_F64)
-            return (vec)V_MIN_F64((vec_f64)a, (vec_f64)b) | (vec)V_MIN_F64((vec_f64)b, (vec_f64)a);
-        return (vec)V_MIN_F32((vec_f32)a, (vec_f32)b) | (vec)V_MIN_F32((vec_f32)b, (vec_f32)a);
-    }
-    if (type == ABC_I32)
-        return a + b;
-    if (type == ABC_F64)
-        return (vec)((vec_f64)a + (vec_f64)b);
-    return (vec)((vec_f32)a + (vec_f32)b);
-}
-
-V_INLINE vec v_finish(abc_type type, enum abci_kernel_op op, vec v, int nranks)
-{
-    if (op == ABCI_KERNEL_MAX)
-        return v_flip(type, v);
-    if (op != ABCI_KERNEL_AVG)
-        return v;
-    if (type == ABC_I32) /* exact: a quotient of 32-bit integers is never so near to the next integer that double rounds up to it */
-        return (vec) __builtin_convertvector(__builtin_convertvector((vec_i32)v, vec_wide) / (double)nranks, vec_i32);
-    if (type == ABC_F64)
-        return (vec)((vec_f64)v / (double)nranks);
-    return (vec)((vec_f32)v / (float)nranks);
-}
-
-/* Lane by lane what abci_bf16_round does. Compared as signed integers: the sign bit is masked away. */
-V_INLINE vec_half v_bf16_round(vec v)
-{
-    vec nan = (vec)((vec_i32)(v & 0x7fffffffu) > SPLAT(vec_i32, 0x7f800000));
-    vec quiet = (v >> 16) | ABCI_BF16_QUIET;
-    vec rounded = (v + 0x7fffu + ((v >> 16) & 1u)) >> 16;
-    return __builtin_convertvector((quiet & nan) | (rounded & ~nan), vec_half);
-}
-
-V_INLINE void v_store(abc_type type, bool stream, char *to, char *to2, vec v)
-{
-    if (type == ABC_BF16) {
-        vec_half half = v_bf16_round(v);
-        if (stream)
-            V_STREAM_HALF(to, half);
-        else
-            *(vec_half_at *)to = half;
-        if (to2)
-            *(vec_half_at *)to2 = half;
-        return;
-    }
-    if (stream)
-        V_STREAM(to, v);
-    else
-        *(vec_at *)to = v;
-    if (to2)
-        *(vec_at *)to2 = v;
-}
+#include "reduce/lanes.h"
 
 /* Fold `units` vectors at byte `at` of every operand into sum. */
-V_INLINE void v_read(abc_type type, enum abci_kernel_op op, int units, vec *sum, const void *const *src, int nsrc, size_t at,
-                     int nranks)
+V_INLINE void v_read(abc_type type, abc_op op, int units, vec *sum, const void *const *src, int nsrc, size_t at, int nranks)
 {
-    const size_t step = type == ABC_BF16 ? VBYTES / 2 : VBYTES;
+    const size_t step = V_STEP(type);
     for (int u = 0; u < units; u++)
         sum[u] = v_enter(type, op, (const char *)src[0] + at + (size_t)u * step);
     for (int k = 1; k < nsrc; k++)
@@ -128,13 +35,14 @@ V_INLINE void v_read(abc_type type, enum abci_kernel_op op, int units, vec *sum,
 }
 
 /* All whole vectors of elements [i, n). */
-V_INLINE void v_span(abc_type type, enum abci_kernel_op op, bool stream, char *dst, char *dst2, const void *const *src, int nsrc,
-                     uint64_t i, uint64_t n, int nranks)
+V_INLINE void v_span(abc_type type, abc_op op, bool stream, char *dst, char *dst2, const void *const *src, int nsrc, uint64_t i,
+                     uint64_t n, int nranks)
 {
-    const size_t step = type == ABC_BF16 ? VBYTES / 2 : VBYTES, end = n * abci_element_size(type);
+    const size_t step = V_STEP(type), end = n * abci_element_size(type);
     size_t at = i * abci_element_size(type);
+    const int units = V_LONG(type) ? 1 : UNITS; /* a long conversion hides the latency by itself */
     vec sum[UNITS];
-    for (; end - at >= UNITS * step; at += UNITS * step) {
+    for (; units > 1 && end - at >= UNITS * step; at += UNITS * step) {
         v_read(type, op, UNITS, sum, src, nsrc, at, nranks);
         for (int u = 0; u < UNITS; u++)
             v_store(type, stream, dst + at + (size_t)u * step, dst2 ? dst2 + at + (size_t)u * step : NULL, sum[u]);
@@ -150,8 +58,8 @@ V_INLINE void v_span(abc_type type, enum abci_kernel_op op, bool stream, char *d
  * is done by a vector that ends at the last element: computed before anything is written, since dst may be an operand, and stored
  * at the end, where it writes some elements a second time with the values that they have.
  */
-V_INLINE void v_large(abc_type type, enum abci_kernel_op op, int fixed, char *dst, char *dst2, const void *const *src, int nsrc,
-                      uint64_t n, int nranks, enum abci_store store)
+V_INLINE void v_large(abc_type type, abc_op op, int fixed, char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n,
+                      int nranks, enum abci_store store)
 {
     const size_t size = abci_element_size(type);
     const void *own[8];
@@ -161,7 +69,7 @@ V_INLINE void v_large(abc_type type, enum abci_kernel_op op, int fixed, char *ds
         src = own;
         nsrc = fixed;
     }
-    size_t last = n * size - (type == ABC_BF16 ? VBYTES / 2 : VBYTES);
+    size_t last = n * size - V_STEP(type);
     vec rest;
     v_read(type, op, 1, &rest, src, nsrc, last, nranks);
     uint64_t i = 0;
@@ -189,7 +97,7 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
     vec rest = *(const vec_at *)(src + last);
     abci_family_scalar.copy(dst, dst2, src, head, ABCI_STORE_PLAIN);
     const void *from = src + head;
-    v_span(ABC_I32, ABCI_KERNEL_SUM, stream, dst + head, dst2 ? dst2 + head : NULL, &from, 1, 0, (bytes - head) / 4, 1);
+    v_span(ABC_I32, ABC_SUM, stream, dst + head, dst2 ? dst2 + head : NULL, &from, 1, 0, (bytes - head) / 4, 1);
     v_store(ABC_I32, false, dst + last, dst2 ? dst2 + last : NULL, rest);
     if (stream)
         V_FENCE();
@@ -203,7 +111,7 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
     TARGET static __attribute__((noinline)) void GLUE1(FAMILY, TYPE##_##OP##_##CLASS##_large)(                                     \
         char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n, int nranks, enum abci_store store)                    \
     {                                                                                                                              \
-        v_large(ABC_##TYPE, ABCI_KERNEL_##OP, FIXED, dst, dst2, src, nsrc, n, nranks, store);                                      \
+        v_large(ABC_##TYPE, ABC_##OP, FIXED, dst, dst2, src, nsrc, n, nranks, store);                                              \
     }                                                                                                                              \
     static void GLUE1(FAMILY, TYPE##_##OP##_##CLASS)(char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n,          \
                                                      int nranks, enum abci_store store)                                            \
@@ -211,7 +119,7 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
         if (n >= V_LANES(ABC_##TYPE))                                                                                              \
             GLUE1(FAMILY, TYPE##_##OP##_##CLASS##_large)(dst, dst2, src, nsrc, n, nranks, store);                                  \
         else                                                                                                                       \
-            abci_element_loop(ABC_##TYPE, ABCI_KERNEL_##OP, nranks, dst, dst2, src, FIXED > 0 ? FIXED : nsrc, 0, n);               \
+            abci_element_loop(ABC_##TYPE, ABC_##OP, nranks, dst, dst2, src, FIXED > 0 ? FIXED : nsrc, 0, n);                       \
     }
 #define DEFINE_SUM(TYPE, OP)                                                                                                       \
     DEFINE_CLASS(TYPE, OP, ANY, 0)                                                                                                 \
@@ -219,20 +127,27 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
     DEFINE_CLASS(TYPE, OP, 3, 3)                                                                                                   \
     DEFINE_CLASS(TYPE, OP, 4, 4)                                                                                                   \
     DEFINE_CLASS(TYPE, OP, 8, 8)
-#define DEFINE_MIN(TYPE, OP) DEFINE_CLASS(TYPE, OP, ANY, 0)
+/* The rarer ones leave a few bytes to the scalar family. */
+#define DEFINE_ONE(TYPE, OP)                                                                                                       \
+    TARGET static void GLUE1(FAMILY, TYPE##_##OP##_ANY)(char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n,       \
+                                                        int nranks, enum abci_store store)                                         \
+    {                                                                                                                              \
+        if (n >= V_LANES(ABC_##TYPE))                                                                                              \
+            v_large(ABC_##TYPE, ABC_##OP, 0, dst, dst2, src, nsrc, n, nranks, store);                                              \
+        else                                                                                                                       \
+            abci_family_scalar.kernel[ABC_##TYPE][ABC_##OP][ABCI_CLASS_ANY](dst, dst2, src, nsrc, n, nranks, store);               \
+    }
 #define NAME(TYPE, OP, CLASS) GLUE1(FAMILY, TYPE##_##OP##_##CLASS)
 #define ROW_SUM(TYPE, OP)                                                                                                          \
-    [ABC_##TYPE][ABCI_KERNEL_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, 2), NAME(TYPE, OP, 3), NAME(TYPE, OP, 4),                \
-                                      NAME(TYPE, OP, 8)},
-#define ROW_MIN(TYPE, OP)                                                                                                          \
-    [ABC_##TYPE][ABCI_KERNEL_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY),          \
-                                      NAME(TYPE, OP, ANY)},
+    [ABC_##TYPE][ABC_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, 2), NAME(TYPE, OP, 3), NAME(TYPE, OP, 4), NAME(TYPE, OP, 8)},
+#define ROW_ONE(TYPE, OP)                                                                                                          \
+    [ABC_##TYPE][ABC_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY),                  \
+                              NAME(TYPE, OP, ANY)},
 
-/* Sums and averages carry the training traffic and get all classes; minimum and maximum share one. */
 ABCI_SUM_MAP(DEFINE_SUM)
-ABCI_MIN_MAP(DEFINE_MIN)
+ABCI_ONE_MAP(DEFINE_ONE)
 
 #define QUOTE2(x) #x
 #define QUOTE1(x) QUOTE2(x)
 const struct abci_family GLUE1(abci_family, FAMILY) = {
-    .name = QUOTE1(FAMILY), .kernel = {ABCI_SUM_MAP(ROW_SUM) ABCI_MIN_MAP(ROW_MIN)}, .copy = GLUE1(FAMILY, copy)};
+    .name = QUOTE1(FAMILY), .kernel = {ABCI_SUM_MAP(ROW_SUM) ABCI_ONE_MAP(ROW_ONE)}, .copy = GLUE1(FAMILY, copy)};

@@ -1,21 +1,22 @@
 /*
  * reduce.c - stage 5: the entry to all reductions and copies: chooses the kernel family once per process, then one table look-up
- * per call. User-defined operations are folded here in small blocks. Neighbours: plan/run.c calls it, family.h lists the kernels.
- * State: the chosen family, one atomic pointer. Any thread. Cost of the entry: about 1 ns.
+ * per call. User-defined operations are folded here in small blocks. Neighbours: plan/run.c calls it, family.h lists the kernels,
+ * routes.c says which one does what. State: the chosen family, one atomic pointer. Any thread. Cost of the entry: about 1 ns.
  */
 #include <stdatomic.h>
 
 #include "base/base.h"
 #include "reduce/family.h"
 
-#define USER_BLOCK 4096 /* bytes a user's function gets at once: operand and accumulator stay in the first-level cache */
+#define SCALE_BLOCK 4096 /* bytes of the operand that is one scalar many times */
+#define USER_BLOCK 4096  /* bytes a user's function gets at once: operand and accumulator stay in the first-level cache */
 
 static const struct abci_family *_Atomic chosen;
 
 static bool has_avx2(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 #else
     return false;
 #endif
@@ -123,16 +124,30 @@ void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const vo
         reduce_user(r, dst, dst2, src, nsrc, n);
         return;
     }
-    unsigned op = r->op == ABC_AVG && !r->final ? ABCI_KERNEL_SUM : (unsigned)r->op;
+    const struct abci_route *route = &abci_routes[r->type][r->op == ABC_AVG && !r->final ? ABC_SUM : r->op];
     unsigned class = nsrc <= 8 ? class_of[nsrc] : ABCI_CLASS_ANY;
-    family_now()->kernel[r->type][op][class](dst, dst2, src, nsrc, n, r->nranks, r->store);
+    abci_kernel *kernel = family_now()->kernel[route->type][route->op][class];
+    if (ABCI_UNLIKELY(!kernel))
+        kernel = abci_family_scalar.kernel[route->type][route->op][ABCI_CLASS_ANY];
+    kernel(dst, dst2, src, nsrc, n << route->shift, r->nranks, r->store);
+}
+
+/* A product with a block of equal elements. */
+void abci_reduce_scale(abc_type type, void *dst, const void *src, const void *scalar, uint64_t n)
+{
+    _Alignas(64) char block[SCALE_BLOCK];
+    const struct abci_reduction product = {.type = type, .op = ABC_PROD, .nranks = 1};
+    const size_t size = abci_element_size(type);
+    const uint64_t most = SCALE_BLOCK / size;
+    for (uint64_t i = 0; i < most && i < n; i++)
+        memcpy(block + i * size, scalar, size);
+    for (uint64_t i = 0; i < n; i += most) {
+        const void *const operands[2] = {(const char *)src + i * size, block};
+        abci_reduce(&product, (char *)dst + i * size, NULL, operands, 2, n - i < most ? n - i : most);
+    }
 }
 
 void abci_copy(void *dst, void *dst2, const void *src, size_t bytes, enum abci_store store)
 {
     family_now()->copy(dst, dst2, src, bytes, store);
 }
-
-_Static_assert((int)ABCI_KERNEL_SUM == ABC_SUM && (int)ABCI_KERNEL_MIN == ABC_MIN && (int)ABCI_KERNEL_MAX == ABC_MAX &&
-                   (int)ABCI_KERNEL_AVG == ABC_AVG,
-               "kernels are indexed by the public operation");

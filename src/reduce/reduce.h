@@ -5,6 +5,7 @@
 #ifndef ABCI_REDUCE_H
 #define ABCI_REDUCE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,18 +23,30 @@ struct abci_reduction {
     enum abci_store store; /* for dst; dst2 is always stored plainly */
     const struct abci_user_op *user;
 };
+/* An operation that the caller made: a function, or without one the sum of inputs that are scaled first. */
 struct abci_user_op {
     abc_op_fn fn;
     void *context;
     int commutes;
+    bool scaled;
+    abc_type type; /* scaled: of the scalar and of what it multiplies */
+    unsigned char scalar[16];
 };
 
 /*
- * dst[i] = src[0][i] op src[1][i] op ... in this order, n elements; dst2, when not NULL, gets the same values. nsrc >= 1. bf16
- * accumulates in float32 and rounds once. min and max give NaN when an operand is NaN, and order -0 below +0. Cost: reads nsrc * n,
- * writes n (2n with dst2), elements.
+ * dst[i] = src[0][i] op src[1][i] op ... in this order, n elements; dst2, when not NULL, gets the same values. nsrc >= 1. Floats of
+ * 8 and 16 bits accumulate in float32 and round once. min and max give NaN when an operand is NaN, and order -0 below +0. Cost:
+ * reads nsrc * n, writes n (2n with dst2), elements.
  */
 void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc, uint64_t n);
+
+/* dst[i] = src[i] * *scalar, rounded to the type (which must have ABC_PROD); dst may be src. */
+void abci_reduce_scale(abc_type type, void *dst, const void *src, const void *scalar, uint64_t n);
+
+/* Is there such a reduction? The same bits in any order of operands? A type that accumulates in a wider one? */
+bool abci_reduce_has(abc_type type, abc_op op);
+bool abci_reduce_exact(abc_type type, abc_op op);
+bool abci_reduce_narrow(abc_type type);
 
 /* Copy bytes, optionally to two places, with the given store kind for dst. */
 void abci_copy(void *dst, void *dst2, const void *src, size_t bytes, enum abci_store store);

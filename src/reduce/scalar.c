@@ -9,10 +9,11 @@
                                      enum abci_store store)                                                                        \
     {                                                                                                                              \
         (void)store;                                                                                                               \
-        abci_element_loop(ABC_##TYPE, ABCI_KERNEL_##OP, nranks, dst, dst2, src, nsrc, 0, n);                                       \
+        abci_element_loop(ABC_##TYPE, ABC_##OP, nranks, dst, dst2, src, nsrc, 0, n);                                               \
     }
 ABCI_SUM_MAP(SCALAR_KERNEL)
-ABCI_MIN_MAP(SCALAR_KERNEL)
+ABCI_ONE_MAP(SCALAR_KERNEL)
+ABCI_SCALAR_MAP(SCALAR_KERNEL)
 
 static void scalar_copy(char *dst, char *dst2, const char *src, size_t bytes, enum abci_store store)
 {
@@ -24,8 +25,20 @@ static void scalar_copy(char *dst, char *dst2, const char *src, size_t bytes, en
 }
 
 /* The same loop serves every number of operands. */
-#define SCALAR_ROW(TYPE, OP)                                                                                                       \
-    [ABC_##TYPE][ABCI_KERNEL_##OP] = {scalar_##TYPE##_##OP, scalar_##TYPE##_##OP, scalar_##TYPE##_##OP, scalar_##TYPE##_##OP,      \
-                                      scalar_##TYPE##_##OP},
+#define SCALAR_ROW(TYPE, OP) [ABC_##TYPE][ABC_##OP] = {scalar_##TYPE##_##OP},
 const struct abci_family abci_family_scalar = {
-    .name = "scalar", .kernel = {ABCI_SUM_MAP(SCALAR_ROW) ABCI_MIN_MAP(SCALAR_ROW)}, .copy = scalar_copy};
+    .name = "scalar",
+    .kernel =
+        {
+            ABCI_SUM_MAP(SCALAR_ROW) ABCI_ONE_MAP(SCALAR_ROW)
+                ABCI_SCALAR_MAP(SCALAR_ROW)[ABC_COMPLEX64][ABC_PROD] = {abci_wide_complex64_prod},
+            [ABC_COMPLEX128][ABC_PROD] = {abci_wide_complex128_prod},
+            [ABC_F32_I32][ABC_MINLOC] = {abci_wide_f32_i32_min},
+            [ABC_F32_I32][ABC_MAXLOC] = {abci_wide_f32_i32_max},
+            [ABC_F64_I32][ABC_MINLOC] = {abci_wide_f64_i32_min},
+            [ABC_F64_I32][ABC_MAXLOC] = {abci_wide_f64_i32_max},
+            [ABC_I32_I32][ABC_MINLOC] = {abci_wide_i32_i32_min},
+            [ABC_I32_I32][ABC_MAXLOC] = {abci_wide_i32_i32_max},
+        },
+    .copy = scalar_copy,
+};

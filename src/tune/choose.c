@@ -35,6 +35,7 @@ struct forced {
 /* A plan that the caller has loaded. */
 struct loaded {
     struct abci_runnable *run;
+    bool one_rounding; /* see abci_option */
     struct loaded *next;
 };
 
@@ -44,6 +45,7 @@ struct abci_chooser {
     struct abci_price_constants constants;
     struct options options[ABC_COLLECTIVE_COUNT];
     struct forced forced[ABC_COLLECTIVE_COUNT];
+    bool strict; /* ABCOMM_DETERMINISTIC */
     struct abci_tuning *tuning;
     _Atomic(struct loaded *) loaded; /* release: the plan is complete; acquire in named() */
     pthread_mutex_t lock;            /* of whoever adds rows, plans or loaded ones; readers take none */
@@ -153,6 +155,7 @@ int abci_chooser_open(const struct abci_chooser_config *config, struct abci_choo
     c->nranks = config->nranks;
     c->constants = *config->constants;
     c->forced_chunk = config->chunk;
+    c->strict = strcmp(abci_setting_string(ABCI_SET_DETERMINISTIC), "strict") == 0;
     int status = parse_forced(c, config->forced);
     if (status == ABC_OK)
         status = keep_tuning(c, config->tuning);
@@ -307,6 +310,7 @@ static int make_rules(struct abci_chooser *c, abc_collective coll)
                                            .memory = (enum abci_memory)(i / CLASSES),
                                            .one_rounding = i % CLASSES & 1,
                                            .ordered = i % CLASSES & 2,
+                                           .rank_order = c->strict,
                                            .forced = c->forced[coll].algo,
                                            .forced_chunk = c->forced[coll].chunk ? c->forced[coll].chunk : c->forced_chunk};
         set_chunks(c, coll, &config);
@@ -347,6 +351,27 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
     return status;
 }
 
+/* May it be taken for the wish under ABCOMM_DETERMINISTIC=strict? Chains of partial sums are in rank order, but a narrow type would
+ * be rounded in each, and a function of the caller's would be bracketed another way. */
+static bool strict_enough(const struct abci_chooser *c, const struct abci_wish *wish, bool rank_order, bool one_rounding)
+{
+    return !c->strict || !wish->one_rounding || (rank_order && (one_rounding || !wish->narrow));
+}
+
+static int not_strict(const struct abci_chooser *c, const struct abci_wish *wish, const char *name)
+{
+    char names[256] = "";
+    const struct options *all = &c->options[wish->collective];
+    size_t at = 0;
+    for (int i = 0; i < all->count && at < sizeof names; i++)
+        if (strict_enough(c, wish, all->option[i].algo->rank_order, all->option[i].one_rounding))
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", all->option[i].algo->name);
+    return abci_error(ABC_ERR_UNSUPPORTED,
+                      "algorithm %s does not add in rank order, which ABCOMM_DETERMINISTIC=strict asks for; "
+                      "these do: %s",
+                      name, names);
+}
+
 static const struct abci_rule *lookup(const struct abci_chooser *c, const struct abci_wish *wish)
 {
     const struct abci_rule *list = c->options[wish->collective].rules[wish->arena][wish->one_rounding + 2 * wish->ordered];
@@ -370,6 +395,8 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
         if (p->collective != wish->collective || (wish->collective == ABC_BROADCAST && p->root != wish->root))
             return abci_error(ABC_ERR_UNSUPPORTED, "plan %s is one for %s with root %u", p->name,
                               abc_collective_name((abc_collective)p->collective), p->root);
+        if (!strict_enough(c, wish, p->rank_order, l->one_rounding))
+            return not_strict(c, wish, p->name);
         choice->run = l->run;
         return ABC_OK;
     }
@@ -381,6 +408,8 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
         if (all->option[i].algo == algo) {
             if (wish->ordered && !algo->ordered)
                 return abci_error(ABC_ERR_UNSUPPORTED, "algorithm %s swaps operands; the operation does not commute", algo->name);
+            if (!strict_enough(c, wish, algo->rank_order, all->option[i].one_rounding))
+                return not_strict(c, wish, algo->name);
             *out = &all->option[i];
             return ABC_OK;
         }
@@ -393,6 +422,8 @@ static int pick(struct abci_chooser *c, const struct abci_wish *wish, struct abc
     if (wish->algorithm)
         return named(c, wish, out, choice);
     const struct abci_rule *rule = lookup(c, wish);
+    if (rule->option && !strict_enough(c, wish, rule->option->algo->rank_order, rule->option->one_rounding))
+        return not_strict(c, wish, rule->option->algo->name);
     choice->chunk = rule->chunk;
     choice->why = rule->why;
     *out = rule->option;
@@ -480,6 +511,7 @@ static int add_locked(struct abci_chooser *c, struct abci_plan_set *set)
         abci_free(l);
         return abci_error(ABC_ERR_PLAN, "plan %s cannot be run: no memory, or a step kind that is reserved", name);
     }
+    l->one_rounding = abci_rounds_once(set);
     set->plan[c->rank] = NULL;
     run->keeps_staging = true; /* it may publish what nobody waits for */
     l->run = run;

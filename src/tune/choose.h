@@ -31,6 +31,7 @@ struct abci_wish {
     int root;
     uint64_t bytes;        /* count * element size */
     bool one_rounding;     /* floats: bits must not depend on the algorithm */
+    bool narrow;           /* such a type that accumulates in a wider one, or folds as the caller's function does */
     bool ordered;          /* operands may not be swapped (user operation that does not commute) */
     bool arena;            /* every rank's buffers lie in its arena, and every rank knows that of all */
     const char *algorithm; /* named by the caller, or NULL; "ring@64K" names the chunk, too */

@@ -11,6 +11,8 @@
 
 static bool allowed(const struct abci_rules_config *c, const struct abci_option *o)
 {
+    if (c->rank_order && c->one_rounding && !o->algo->rank_order)
+        return false;
     return (o->one_rounding || !c->one_rounding) && (o->algo->ordered || !c->ordered);
 }
 

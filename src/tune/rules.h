@@ -29,6 +29,7 @@ struct abci_rules_config {
     int count;
     enum abci_memory memory;
     bool one_rounding, ordered;         /* who may be taken: see abci_wish */
+    bool rank_order;                    /* who may be taken, where bits matter: by ABCOMM_DETERMINISTIC=strict */
     const struct abci_algo *forced;     /* by ABCOMM_ALGO, or NULL */
     uint64_t chunk;                     /* where nothing else is said, for operations below long_from bytes */
     uint64_t long_chunk, long_from;     /* and for longer ones */

@@ -113,8 +113,10 @@ static void test_statuses(void **state)
 static void test_names(void **state)
 {
     (void)state;
-    static const size_t sizes[ABC_TYPE_COUNT] = {4, 8, 2, 4};
-    static const char *const types[ABC_TYPE_COUNT] = {"f32", "f64", "bf16", "i32"};
+    static const size_t sizes[ABC_TYPE_COUNT] = {4, 8, 2, 4, 2, 1, 1, 1, 1, 2, 2, 4, 8, 8, 1, 8, 16, 8, 16, 8};
+    static const char *const types[ABC_TYPE_COUNT] = {
+        "f32", "f64", "bf16", "i32", "f16",  "fp8_e4m3",  "fp8_e5m2",   "i8",      "u8",      "i16",
+        "u16", "u32", "i64",  "u64", "bool", "complex64", "complex128", "f32_i32", "f64_i32", "i32_i32"};
     for (int i = 0; i < ABC_TYPE_COUNT; i++) {
         assert_int_equal(abc_type_size((abc_type)i), sizes[i]);
         assert_string_equal(abc_type_name((abc_type)i), types[i]);

@@ -264,7 +264,7 @@ static void test_hash(void **state)
     assert_string_not_equal(chunk, algo);
     struct child child;
     child_run(CHILD_ENV("ABCOMM_CHUNK=1M"), print_hash, &child);
-    assert_string_equal(child.out + 17, "ABCOMM_ALGO=\nABCOMM_CHUNK=1048576\n");
+    assert_string_equal(child.out + 17, "ABCOMM_ALGO=\nABCOMM_CHUNK=1048576\nABCOMM_DETERMINISTIC=false\n");
 }
 
 static void print_test_value(FILE *out)

@@ -10,6 +10,9 @@
 
 #include <abcomm/abcomm.h>
 
+/* The first types of abc_type; test_types.c has all. */
+#define TEST_TYPES 4
+
 /* Beyond the library's own operations. */
 enum test_op { TEST_SUM, TEST_MIN, TEST_MAX, TEST_AVG, TEST_USER_ADD, TEST_USER_AFFINE, TEST_OP_COUNT };
 

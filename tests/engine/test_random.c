@@ -66,7 +66,7 @@ static void draw_case(const struct program *program, uint64_t *dice, uint64_t *o
     c->collective = below(dice, 3) ? (abc_collective)below(dice, ABC_COLLECTIVE_COUNT) : ABC_ALLREDUCE;
     bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
     bool wide = c->collective == ABC_REDUCE_SCATTER || c->collective == ABC_ALLGATHER;
-    c->type = (abc_type)below(dice, ABC_TYPE_COUNT);
+    c->type = (abc_type)below(dice, TEST_TYPES);
     c->op = reduces ? (enum test_op)below(dice, TEST_OP_COUNT) : TEST_SUM;
     c->count = draw_count(dice, program->bounds, abc_type_size(c->type), wide ? (uint64_t)nranks : 1);
     c->root = c->collective == ABC_BROADCAST ? (int)below(dice, (uint64_t)nranks) : 0;

@@ -48,8 +48,8 @@ static unsigned below(unsigned n)
     return (unsigned)((random64() >> 20) % n);
 }
 
-/* An element whose bits are likely to hurt: zeros, denormals, Inf, NaN of both kinds, largest and odd values. */
-static void hard_element(abc_type type, bool plain, char *to)
+/* A float of 32 or 64 bits that is likely to hurt: zeros, denormals, Inf, NaN of both kinds, largest and odd values. */
+static void hard_float(abc_type type, bool plain, char *to)
 {
     static const uint32_t hard[] = {0,          0x80000000, 1,          0x80000001, 0x007fffff, 0x7f7fffff,
                                     0xff7fffff, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f80ffff, 0x7f7f8000,
@@ -60,10 +60,46 @@ static void hard_element(abc_type type, bool plain, char *to)
         wide = (wide & UINT64_C(0x800fffffffffffff)) | ((uint64_t)(1000 + below(48)) << 52);
     else if (type == ABC_F64 && plain && (wide >> 52 & 0x7ff) == 0x7ff)
         wide ^= UINT64_C(1) << 60;
-    if (type != ABC_I32 && (below(2) || (plain && (low & 0x7f800000) == 0x7f800000)))
+    if (below(2) || (plain && (low & 0x7f800000) == 0x7f800000))
         low = (low & 0x807fffff) | ((110 + below(24)) << 23);
     uint16_t half = (uint16_t)(low >> 16);
     memcpy(to, type == ABC_F64 ? (void *)&wide : type == ABC_BF16 ? (void *)&half : (void *)&low, oracle_size(type));
+}
+
+/* Pairs have few values and few places, so that ties happen. */
+static void hard_pair(abc_type type, bool plain, char *to)
+{
+    static const double values[] = {0, -0.0, 1, -1, 2, INFINITY, -INFINITY, NAN};
+    double value = values[below(type == ABC_I32_I32 ? 5 : plain ? 7 : 8)];
+    float single = (float)value;
+    int32_t number = type == ABC_I32_I32 ? (int32_t)value : 0, index = (int32_t)below(4) - 1, junk = (int32_t)random64();
+    size_t size = type == ABC_F64_I32 ? 8 : 4;
+    memcpy(to, type == ABC_F64_I32 ? (void *)&value : type == ABC_F32_I32 ? (void *)&single : (void *)&number, size);
+    memcpy(to + size, &index, 4);
+    if (type == ABC_F64_I32)
+        memcpy(to + 12, &junk, 4);
+}
+
+/* An element of any type. A small float is drawn from all its numbers, an integer often from its ends. */
+static void hard_element(abc_type type, bool plain, char *to)
+{
+    static const uint64_t ends[] = {0, 1, ~UINT64_C(0), UINT64_C(0x7fffffff7fff7f7f), UINT64_C(0x8000000080008080), 2};
+    uint64_t bits = type == ABC_BOOL && below(2) ? below(2) : below(3) ? random64() : ends[below(6)];
+    uint32_t low;
+    size_t size = oracle_size(type);
+    if (type <= ABC_BF16) {
+        hard_float(type, plain, to);
+    } else if (type == ABC_COMPLEX64 || type == ABC_COMPLEX128) {
+        hard_float(type == ABC_COMPLEX64 ? ABC_F32 : ABC_F64, plain, to);
+        hard_float(type == ABC_COMPLEX64 ? ABC_F32 : ABC_F64, plain, to + size / 2);
+    } else if (type >= ABC_F32_I32) {
+        hard_pair(type, plain, to);
+    } else {
+        low = (uint32_t)bits & (size == 1 ? 0xff : 0xffff);
+        if (oracle_is_float(type) && plain && !isfinite(oracle_widen(type, low)))
+            bits ^= size == 1 ? 0x44 : 0x4000;
+        memcpy(to, &bits, size);
+    }
 }
 
 static void fill(const struct shape *s, char *to)
@@ -163,12 +199,20 @@ static void run_shape(const struct shape *s)
         free(base[k]);
 }
 
-static void set_op(struct shape *s, unsigned kind)
+/* Kinds are the operations, and then the average of all ranks. False: the type has no such operation. */
+#define KINDS (ABC_OP_COUNT + 1)
+static bool set_op(struct shape *s, unsigned kind)
 {
-    static const abc_op ops[5] = {ABC_SUM, ABC_MIN, ABC_MAX, ABC_AVG, ABC_AVG};
-    s->r.op = ops[kind];
-    s->r.final = kind == 4 || (kind < 3 && below(2));
+    s->r.op = kind == ABC_OP_COUNT ? ABC_AVG : (abc_op)kind;
+    s->r.final = kind == ABC_OP_COUNT || (s->r.op != ABC_AVG && below(2));
     s->r.nranks = below(2) ? s->nsrc : 1 + (int)below(1024);
+    return abci_reduce_has(s->r.type, s->r.op);
+}
+
+static void draw_op(struct shape *s)
+{
+    while (!set_op(s, below(2) ? below(KINDS) : below(4)))
+        ;
 }
 
 static const int operand_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64};
@@ -176,9 +220,11 @@ static const int operand_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64};
 
 static void test_sample(void **unused)
 {
-    for (unsigned i = 0; i < 6000; i++) {
+    for (unsigned i = 0; i < 9000; i++) {
         struct shape s = {.r = {.type = (abc_type)(i % ABC_TYPE_COUNT)}, .nsrc = operand_counts[below(OPERAND_COUNTS)]};
-        set_op(&s, below(5));
+        draw_op(&s);
+        if (s.nsrc > 9 && below(3))
+            s.nsrc = 2;
         s.n = below(8) ? below(131) : 131 + below(2000);
         s.alias = (enum alias)below(ALIAS_COUNT);
         s.second = below(2);
@@ -193,8 +239,8 @@ static void test_big(void **unused)
     for (unsigned t = 0; t < ABC_TYPE_COUNT; t++) {
         struct shape s = {.r = {.type = (abc_type)t, .store = t % 2 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN},
                           .nsrc = 2 + (int)below(2)};
-        set_op(&s, t == 0 ? 0 : 4);
-        s.n = BIG;
+        draw_op(&s);
+        s.n = t < 4 ? BIG : BIG / 16;
         s.plain_numbers = true;
         run_shape(&s);
     }
@@ -206,13 +252,17 @@ static void test_product(void **unused)
         print_message("the whole product runs with ABC_TEST_FULL=1\n");
         skip();
     }
-    for (unsigned i = 0; i < ABC_TYPE_COUNT * 5 * OPERAND_COUNTS * 12; i++) {
-        struct shape s = {.r = {.type = (abc_type)(i % 4)}, .nsrc = operand_counts[i / 4 % OPERAND_COUNTS]};
-        unsigned rest = i / 4 / OPERAND_COUNTS;
-        set_op(&s, rest % 5);
-        s.alias = (enum alias)(rest / 5 % 3);
-        s.second = rest / 15 % 2;
-        s.r.store = rest / 30 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN;
+    for (unsigned i = 0; i < ABC_TYPE_COUNT * KINDS * OPERAND_COUNTS * 12; i++) {
+        struct shape s = {.r = {.type = (abc_type)(i % ABC_TYPE_COUNT)}};
+        unsigned rest = i / ABC_TYPE_COUNT;
+        s.nsrc = operand_counts[rest % OPERAND_COUNTS];
+        rest /= OPERAND_COUNTS;
+        if (!set_op(&s, rest % KINDS))
+            continue;
+        rest /= KINDS;
+        s.alias = (enum alias)(rest % 3);
+        s.second = rest / 3 % 2;
+        s.r.store = rest / 6 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN;
         for (unsigned n = 0; n <= 130; n++) {
             s.n = n;
             s.plain_numbers = below(3) > 0;
@@ -225,24 +275,28 @@ static void test_product(void **unused)
 static void test_nan_everywhere(void **unused)
 {
     enum { N = 67, OPERANDS = 5 };
-    static const uint32_t nans[] = {0x7fc00000, 0xffc00000, 0x7f810000, 0xffffffff, 0x7f800001};
-    for (unsigned type = ABC_F32; type <= ABC_BF16; type++)
-        for (unsigned kind = 0; kind < 5; kind++)
-            for (int where = 0; where < OPERANDS * N; where++) {
+    static const uint64_t nans[ABC_TYPE_COUNT][4] = {
+        [ABC_F32] = {0x7fc00000, 0xffc00000, 0x7f810000, 0x7f800001},
+        [ABC_F64] = {0x7ff8ull << 48, 0xfff8ull << 48, 0x7ff0000000000001, UINT64_MAX},
+        [ABC_BF16] = {0x7fc0, 0xffc0, 0x7f81, 0xffff},
+        [ABC_F16] = {0x7e00, 0xfe00, 0x7c01, 0xffff},
+        [ABC_FP8_E4M3] = {0x7f, 0xff, 0x7f, 0xff},
+        [ABC_FP8_E5M2] = {0x7d, 0x7e, 0xff, 0xfd},
+    };
+    for (unsigned type = 0; type < ABC_TYPE_COUNT; type++)
+        for (unsigned kind = 0; nans[type][0] && kind < KINDS; kind++)
+            for (int where = 0; where < OPERANDS * N; where += 1 + (int)below(3)) {
                 struct shape s = {.r = {.type = (abc_type)type}, .nsrc = OPERANDS, .n = N, .plain_numbers = true};
-                set_op(&s, kind);
                 char data[OPERANDS][N * 8], want[N * 8];
                 const void *src[OPERANDS];
                 size_t size = oracle_size(s.r.type);
+                if (!set_op(&s, kind))
+                    break;
                 for (int k = 0; k < OPERANDS; k++) {
                     fill(&s, data[k]);
                     src[k] = data[k];
                 }
-                uint64_t bits = nans[where % (type == ABC_BF16 ? 4 : 5)];
-                uint64_t wide = (bits & 0xff800000) << 32 | (bits & 0x7fffff) << 29 | UINT64_C(0xfff) << 52;
-                uint16_t half = (uint16_t)(bits >> 16);
-                const void *from = type == ABC_F64 ? (void *)&wide : type == ABC_BF16 ? (void *)&half : (void *)&bits;
-                memcpy(data[where / N] + (size_t)(where % N) * size, from, size);
+                memcpy(data[where / N] + (size_t)(where % N) * size, &nans[type][where % 4], size);
                 for (size_t i = 0; i < N; i++)
                     oracle_element(&s.r, src, OPERANDS, i * size, want + i * size);
                 for (int f = 0; f < FAMILIES; f++)
@@ -251,29 +305,108 @@ static void test_nan_everywhere(void **unused)
             }
 }
 
-/* Every bf16 pair of a dense sample rounds as the neighbours say, and all 65536 values pass through alone. */
-static void test_bf16_rounding(void **unused)
+/* Sums of one operand, which is every number there is, and of a second one near it in size, so that ties happen. */
+static void check_rounding(abc_type type, const void *a, const void *b, unsigned n)
 {
-    static uint16_t a[65536], b[65536], got[65536];
-    struct abci_reduction r = {.type = ABC_BF16, .op = ABC_SUM, .nranks = 2};
-    for (unsigned i = 0; i < 65536; i++) {
-        a[i] = (uint16_t)i;
-        b[i] = (uint16_t)((i & 0x7f80) - 0x400 + below(0x400)); /* near in size, so that ties happen */
-    }
+    static char got[65536 * 2], want[2][65536 * 2];
+    const struct abci_reduction r = {.type = type, .op = ABC_SUM, .nranks = 2};
+    size_t size = oracle_size(type);
+    for (unsigned i = 0; i < 2 * n; i++)
+        oracle_element(&r, (const void *[]){a, b}, 1 + i / n, i % n * size, want[i / n] + i % n * size);
     for (int f = 0; f < FAMILIES; f++) {
         if (abci_reduce_select(families[f]) != 0)
             continue;
         for (int nsrc = 1; nsrc <= 2; nsrc++) {
-            abci_reduce(&r, got, NULL, (const void *[]){a, b}, nsrc, 65536);
-            for (unsigned i = 0; i < 65536; i++) {
-                uint16_t want;
-                oracle_element(&r, (const void *[]){a, b}, nsrc, i * 2, &want);
-                if (!oracle_same(ABC_BF16, &got[i], &want))
-                    fail_msg("family %s operands %d: %04x + %04x gave %04x, want %04x", families[f], nsrc, a[i], b[i], got[i],
-                             want);
-            }
+            abci_reduce(&r, got, NULL, (const void *[]){a, b}, nsrc, n);
+            for (unsigned i = 0; i < n; i++)
+                if (!oracle_same(type, got + i * size, want[nsrc - 1] + i * size))
+                    fail_msg("family %s type %d operands %d: element %u", families[f], type, nsrc, i);
         }
     }
+}
+
+static void test_rounding(void **unused)
+{
+    static uint16_t a[65536], b[65536];
+    static uint8_t c[65536], d[65536];
+    for (unsigned i = 0; i < 65536; i++) {
+        a[i] = (uint16_t)i;
+        b[i] = (uint16_t)((i & 0x7f80) - 0x400 + below(0x400));
+        c[i] = (uint8_t)i; /* every pair */
+        d[i] = (uint8_t)(i >> 8);
+    }
+    check_rounding(ABC_BF16, a, b, 65536);
+    check_rounding(ABC_F16, a, b, 65536);
+    check_rounding(ABC_FP8_E4M3, c, d, 65536);
+    check_rounding(ABC_FP8_E5M2, c, d, 65536);
+}
+
+/* Small floats whose bits are known: the largest, the smallest, what lies between them and their neighbours, and beyond. */
+static void test_known_floats(void **unused)
+{
+    static const struct {
+        abc_type type;
+        uint16_t a, b, sum;
+    } known[] = {
+        {ABC_F16, 0x7bff, 0x4b80, 0x7bff}, /* 65504 + 15 stays */
+        {ABC_F16, 0x7bff, 0x4c00, 0x7c00}, /* 65504 + 16 is the tie, and infinite is even */
+        {ABC_F16, 0x0001, 0x0001, 0x0002}, /* denormals */
+        {ABC_F16, 0x03ff, 0x0001, 0x0400}, /* the smallest normal one */
+        {ABC_F16, 0x3c00, 0x1000, 0x3c00}, /* 1 + 2^-11 is the tie */
+        {ABC_FP8_E4M3, 0x7e, 0x58, 0x7e},  /* 448 + 16 is the tie between 448 and what is not there */
+        {ABC_FP8_E4M3, 0x7e, 0x59, 0x7f},  /* 448 + 18 is too large */
+        {ABC_FP8_E4M3, 0x07, 0x01, 0x08},  /* 7/512 + 1/512 */
+        {ABC_FP8_E5M2, 0x7b, 0x6b, 0x7b},  /* 57344 + 3584 stays */
+        {ABC_FP8_E5M2, 0x7b, 0x6c, 0x7c},  /* 57344 + 4096 is the tie, and infinite is even */
+        {ABC_FP8_E5M2, 0x01, 0x01, 0x02},
+    };
+    for (int f = 0; f < FAMILIES; f++)
+        for (size_t i = 0; i < sizeof known / sizeof known[0] && abci_reduce_select(families[f]) == 0; i++) {
+            struct abci_reduction r = {.type = known[i].type, .op = ABC_SUM, .nranks = 2};
+            uint16_t a[64], b[64], sum[64]; /* as bytes: low and zero; zero and zero make zero */
+            for (int k = 0; k < 64; k++) {
+                a[k] = known[i].a;
+                b[k] = known[i].b;
+            }
+            abci_reduce(&r, sum, NULL, (const void *[]){a, b}, 2, 64 * 2 / oracle_size(r.type));
+            for (int k = 0; k < 64; k++)
+                assert_int_equal(sum[k], known[i].sum);
+        }
+}
+
+/* Every pair of a type and an operation is there in every family, or refused. */
+static void test_table(void **unused)
+{
+    char data[64 * 16] = {0}, out[64 * 16];
+    unsigned count = 0;
+    for (unsigned type = 0; type < ABC_TYPE_COUNT; type++)
+        for (unsigned op = 0; op < ABC_OP_COUNT; op++) {
+            struct abci_reduction r = {.type = (abc_type)type, .op = (abc_op)op, .final = 1, .nranks = 1};
+            count += abci_reduce_has(r.type, r.op);
+            for (int f = 0; f < FAMILIES && abci_reduce_has(r.type, r.op); f++)
+                if (abci_reduce_select(families[f]) == 0)
+                    abci_reduce(&r, out, NULL, (const void *[]){data}, 1, 64);
+        }
+    assert_int_equal(count, 6 * 5 + 8 * 11 + 10 + 2 * 3 + 3 * 2);
+    assert_false(abci_reduce_has(ABC_BOOL, ABC_AVG));
+    assert_false(abci_reduce_has(ABC_F32, ABC_BAND));
+    assert_false(abci_reduce_has(ABC_COMPLEX64, ABC_MAX));
+    assert_false(abci_reduce_has(ABC_F32, ABC_MINLOC));
+    assert_false(abci_reduce_has((abc_type)-1, ABC_SUM));
+    assert_false(abci_reduce_has(ABC_F32, (abc_op)ABC_OP_USER));
+}
+
+static void test_scale(void **unused)
+{
+    static float x[5000], y[5000];
+    float factor = 0.1f;
+    for (int i = 0; i < 5000; i++)
+        x[i] = (float)i;
+    abci_reduce_scale(ABC_F32, y, x, &factor, 5000);
+    for (int i = 0; i < 5000; i++)
+        assert_true(y[i] == (float)i * factor);
+    abci_reduce_scale(ABC_F32, x, x, &factor, 5000);
+    assert_memory_equal(x, y, sizeof x);
 }
 
 static void test_known_values(void **unused)
@@ -403,9 +536,10 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "expect") == 0)
         return expect(argv[2]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_select),        cmocka_unit_test(test_known_values), cmocka_unit_test(test_sample),
-        cmocka_unit_test(test_big),           cmocka_unit_test(test_product),      cmocka_unit_test(test_nan_everywhere),
-        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_user_op),      cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_select),       cmocka_unit_test(test_known_values), cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_big),          cmocka_unit_test(test_product),      cmocka_unit_test(test_nan_everywhere),
+        cmocka_unit_test(test_rounding),     cmocka_unit_test(test_user_op),      cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_known_floats), cmocka_unit_test(test_table),        cmocka_unit_test(test_scale),
     };
     const char *given = getenv("ABC_TEST_SEED");
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
