@@ -87,7 +87,7 @@ def read_only(x):
     (ByDlpack(np.zeros((2, 3), "f4").T), "contiguous"), (read_only(np.zeros(3, "f4")), "read-only"), (b"12345678", "read-only"),
     (ByDlpack(read_only(np.zeros(3, "f4"))), "read-?only"), (np.zeros(3, ">f4"), "byte order"),
     (np.zeros(3, "M8[s]"), "datetime64"),
-    (np.zeros(3, object), "type O"), (np.zeros(3, "f4,i4"), "type T"), ([1.0, 2.0], "list"), (1.0, "float"), (None, "no output"),
+    (np.zeros(3, object), "type O"), (np.zeros(3, "f4,i8"), "type T"), ([1.0, 2.0], "list"), (1.0, "float"), (None, "no output"),
     ((1, 2), "tuple of 2"), ((0, 1, "f99"), "f99"), ((0, 1, 99), "99"), ((0, 1, float), "float"), ((0, -1, "f32"), "negative"),
     (("a", 1, "f32"), "integer|int"), ((0, 3, "f32"), "null")])
 def test_refused(solo, bad, words):

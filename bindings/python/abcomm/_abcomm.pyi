@@ -42,6 +42,9 @@ class Memory:
     @property
     def nbytes(self) -> int: ...
 
+class ScaledSum:
+    def __init__(self, scalar: Any) -> None: ...
+
 class Request:
     def start(self) -> Self: ...
     def test(self) -> bool: ...
@@ -69,7 +72,7 @@ class Communicator:
         collective: int | str,
         array: Any = None,
         out: Any = None,
-        op: int | str | None = None,
+        op: int | str | ScaledSum | None = None,
         root: int | None = None,
         timeout: float | None = None,
         algorithm: str | None = None,
@@ -81,7 +84,7 @@ class Communicator:
         collective: int | str,
         array: Any = None,
         out: Any = None,
-        op: int | str | None = None,
+        op: int | str | ScaledSum | None = None,
         root: int | None = None,
         timeout: float | None = None,
         algorithm: str | None = None,
@@ -94,7 +97,7 @@ class Communicator:
         collective: int | str,
         array: Any = None,
         out: Any = None,
-        op: int | str | None = None,
+        op: int | str | ScaledSum | None = None,
         root: int | None = None,
         timeout: float | None = None,
         algorithm: str | None = None,

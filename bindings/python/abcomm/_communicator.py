@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack
 
 from abcomm import _abcomm
-from abcomm._abcomm import Request, collectives
+from abcomm._abcomm import Request, ScaledSum, collectives
 
 # What has the buffer protocol or DLPack, or (address, count, dtype). Python has no type for "any of these".
 Array: TypeAlias = Any
+Op: TypeAlias = str | int | ScaledSum
 Callback: TypeAlias = "_abcomm.Callback"
 
 
@@ -89,30 +90,30 @@ class Communicator(_abcomm.Communicator):
 
     # ---- allreduce
 
-    def allreduce(self, array: Array, out: Array = None, op: str | int = "sum", **options: Unpack[Options]) -> Any:
+    def allreduce(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[Options]) -> Any:
         """Reduce over all ranks; every rank gets the result, in `out` or, without it, in `array`. Returns where it is."""
         return self.run(_ALLREDUCE, array, out, op, **options)
 
-    def allreduce_start(self, array: Array, out: Array = None, op: str | int = "sum", **options: Unpack[RequestOptions]) -> Request:
+    def allreduce_start(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
         """allreduce, started."""
         return self.start(_ALLREDUCE, array, out, op, **options)
 
-    def allreduce_request(self, array: Array, out: Array = None, op: str | int = "sum",
+    def allreduce_request(self, array: Array, out: Array = None, op: Op = "sum",
                           **options: Unpack[RequestOptions]) -> Request:
         """allreduce, to be started by the request's start(), any number of times."""
         return self.prepare(_ALLREDUCE, array, out, op, **options)
 
     # ---- reduce_scatter
 
-    def reduce_scatter(self, array: Array, out: Array, op: str | int = "sum", **options: Unpack[Options]) -> Any:
+    def reduce_scatter(self, array: Array, out: Array, op: Op = "sum", **options: Unpack[Options]) -> Any:
         """Reduce `array`, of size blocks, over all ranks; `out` gets this rank's block, and may be that block of `array`."""
         return self.run(_REDUCE_SCATTER, array, out, op, **options)
 
-    def reduce_scatter_start(self, array: Array, out: Array, op: str | int = "sum", **options: Unpack[RequestOptions]) -> Request:
+    def reduce_scatter_start(self, array: Array, out: Array, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
         """reduce_scatter, started."""
         return self.start(_REDUCE_SCATTER, array, out, op, **options)
 
-    def reduce_scatter_request(self, array: Array, out: Array, op: str | int = "sum", **options: Unpack[RequestOptions]) -> Request:
+    def reduce_scatter_request(self, array: Array, out: Array, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
         """reduce_scatter, to be started by the request's start()."""
         return self.prepare(_REDUCE_SCATTER, array, out, op, **options)
 

@@ -20,6 +20,7 @@ struct row {
     char kind;         /* f float, c complex, i signed, u unsigned, b bool, 0 none: not told by a buffer's format */
     unsigned char size;
     unsigned char dlpack; /* type code */
+    const char *pair;     /* format of a pair, without names and padding */
 };
 static const struct row rows[] = {
     {"f32", "float32", 'f', 4, DLPACK_FLOAT},
@@ -39,6 +40,9 @@ static const struct row rows[] = {
     {"bool", "bool", 'b', 1, DLPACK_BOOL},
     {"complex64", "complex64", 'c', 8, DLPACK_COMPLEX},
     {"complex128", "complex128", 'c', 16, DLPACK_COMPLEX},
+    {"f32_i32", "f4,i4", 0, 8, DLPACK_NONE, "T{fi}"},
+    {"i32_i32", "i4,i4", 0, 8, DLPACK_NONE, "T{ii}"},
+    {"f64_i32", NULL, 0, 16, DLPACK_NONE, "T{di}"},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 static int codes[ROWS]; /* abc_type of each row, -1 if the library has none */
@@ -93,6 +97,25 @@ static int unknown_type(const char *what, const char *type)
     return -1;
 }
 
+/* The row of a struct's format: "T{f:value:i:index:}" without the names of its fields and without padding; -1. */
+static int row_of_struct(const char *format, Py_ssize_t size)
+{
+    char bare[16];
+    size_t n = 0;
+    bool in_name = false;
+    for (const char *f = format; *f && n + 1 < sizeof bare; f++) {
+        if (*f == ':')
+            in_name = !in_name;
+        else if (!in_name && !strchr("@=<^x", *f))
+            bare[n++] = *f;
+    }
+    bare[n] = 0;
+    for (int i = 0; i < ROWS; i++)
+        if (rows[i].pair && rows[i].size == size && strcmp(rows[i].pair, bare) == 0)
+            return i;
+    return -1;
+}
+
 /* The row of a buffer's format ("f", "<i", "Zd"), -1 if there is none, -2 if its bytes are in foreign order. */
 static int row_of_format(const char *format, Py_ssize_t size)
 {
@@ -100,6 +123,8 @@ static int row_of_format(const char *format, Py_ssize_t size)
     const char *f = format ? format : "B";
     if ((*f == '>' || *f == '!') && size > 1)
         return -2;
+    if (*f == 'T')
+        return row_of_struct(f, size);
     if (strchr("@=<>!|", *f) && *f)
         f++;
     char kind = 0;
@@ -121,7 +146,7 @@ static int row_of_format(const char *format, Py_ssize_t size)
 static int row_of_dtype(const char *dtype)
 {
     for (int i = 0; i < ROWS; i++)
-        if (rows[i].kind == 0 && strcmp(rows[i].dtype, dtype) == 0)
+        if (rows[i].kind == 0 && !rows[i].pair && strcmp(rows[i].dtype, dtype) == 0)
             return i;
     return -1;
 }

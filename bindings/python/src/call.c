@@ -229,6 +229,17 @@ static int take_options(const struct abcpy_arguments *a, struct abcpy_call *c)
     return 0;
 }
 
+static int take_op(PyObject *object, struct abcpy_call *c)
+{
+    if (abcpy_op_number(object, &c->call.op)) {
+        c->op = Py_NewRef(object);
+        return 0;
+    }
+    long number = number_of(object, ops, "op");
+    c->call.op = (abc_op)number;
+    return number < 0 ? -1 : 0;
+}
+
 static int take(int rank, int size, const struct abcpy_arguments *a, struct abcpy_call *c)
 {
     long number = a->at[ABCPY_COLLECTIVE] ? number_of(a->at[ABCPY_COLLECTIVE], collectives, "collective") : -1;
@@ -240,12 +251,8 @@ static int take(int rank, int size, const struct abcpy_arguments *a, struct abcp
     const struct row *row = by_number[number];
     struct place p = {rank, size, 0};
     abc_call_init(&c->call, (abc_collective)number);
-    if (row->reduces && a->at[ABCPY_OP]) {
-        long op = number_of(a->at[ABCPY_OP], ops, "op");
-        if (op < 0)
-            return -1;
-        c->call.op = (abc_op)op;
-    }
+    if (row->reduces && a->at[ABCPY_OP] && take_op(a->at[ABCPY_OP], c) != 0)
+        return -1;
     if (row->rooted && a->at[ABCPY_ROOT]) {
         long root = PyLong_AsLong(a->at[ABCPY_ROOT]);
         if (root == -1 && PyErr_Occurred())
@@ -264,7 +271,7 @@ static int take(int rank, int size, const struct abcpy_arguments *a, struct abcp
 int abcpy_call_take(int rank, int size, const struct abcpy_arguments *a, struct abcpy_call *c)
 {
     c->in.has_view = c->out.has_view = false;
-    c->in.owner = c->out.owner = c->result = c->algorithm = NULL;
+    c->in.owner = c->out.owner = c->result = c->algorithm = c->op = NULL;
     if (take(rank, size, a, c) == 0)
         return 0;
     abcpy_call_release(c);
@@ -277,4 +284,5 @@ void abcpy_call_release(struct abcpy_call *c)
     abcpy_array_release(&c->out);
     Py_CLEAR(c->result);
     Py_CLEAR(c->algorithm);
+    Py_CLEAR(c->op);
 }

@@ -20,6 +20,7 @@ enum {
     DLPACK_BOOL = 6,
     DLPACK_FLOAT8_E4M3FN = 10,
     DLPACK_FLOAT8_E5M2 = 12,
+    DLPACK_NONE = 255, /* no tensor has this */
 };
 
 struct dlpack_type {

@@ -48,6 +48,11 @@ int abcpy_type_from(PyObject *object, abc_type *type);
 extern PyTypeObject *abcpy_memory_type;
 int abcpy_memory_add(PyObject *module);
 
+/* ---- op.c ---- */
+int abcpy_op_add(PyObject *module);
+/* True if the object is an operation; its number. */
+bool abcpy_op_number(PyObject *object, abc_op *number);
+
 /* ---- exchange.c ---- */
 /* An abc_exchange over a Python object with put, get and wait. */
 struct abcpy_exchange {
@@ -66,6 +71,7 @@ struct abcpy_call {
     struct abcpy_array in, out;
     PyObject *result;    /* what a completed operation returns: the output as it was passed, or None */
     PyObject *algorithm; /* keeps call.algorithm alive */
+    PyObject *op;        /* keeps call.op, if it is an object */
 };
 /* The arguments of run, start and prepare, in the order of their positions. */
 enum {
