@@ -4,8 +4,8 @@
  * vector arithmetic, force-inlined with constant type and op. No state; any thread; lane by lane the same bits as element.h.
  *
  * A vector holds VBYTES of what is computed with: narrow floats are float32 here, so that one comes from a half or a quarter of a
- * vector in memory. What a family has instructions for it says by macros: V_MIN_F32, V_MIN_F64 (needed), V_F16_WIDEN, V_F16_ROUND
- * (else integers do it).
+ * vector in memory. What a family has instructions for it says by macros: V_MIN_F32, V_MIN_F64 (needed), V_F16_WIDEN, V_F16_ROUND,
+ * V_BF16_WIDEN, V_BF16_ROUND (else integers do it).
  */
 #define V_INLINE static inline __attribute__((always_inline)) TARGET
 
@@ -95,6 +95,9 @@ V_INLINE vec v_small_round(abc_type type, vec v)
 #define V_F16_ROUND(v) __builtin_convertvector(v_small_round(ABC_F16, v), vec_half)
 #endif
 
+#ifndef V_BF16_ROUND
+#define V_BF16_WIDEN(half) (__builtin_convertvector(half, vec) << 16)
+#define V_BF16_ROUND(v) v_bf16_round(v)
 /* Lane by lane what abci_bf16_round does. Compared as signed integers: the sign bit is masked away. */
 V_INLINE vec_half v_bf16_round(vec v)
 {
@@ -103,12 +106,13 @@ V_INLINE vec_half v_bf16_round(vec v)
     vec rounded = (v + 0x7fffu + ((v >> 16) & 1u)) >> 16;
     return __builtin_convertvector(v_select(nan, quiet, rounded), vec_half);
 }
+#endif
 
 V_INLINE vec v_enter(abc_type type, abc_op op, const char *from)
 {
     vec v;
     if (type == ABC_BF16)
-        v = __builtin_convertvector(*(const vec_half_at *)from, vec) << 16;
+        v = V_BF16_WIDEN((vec_half) * (const vec_half_at *)from);
     else if (type == ABC_F16)
         v = V_F16_WIDEN((vec_half) * (const vec_half_at *)from);
     else if (abci_is_small(type))
@@ -246,7 +250,7 @@ V_INLINE void v_store_half(bool stream, char *to, char *to2, vec_half half)
 V_INLINE void v_store(abc_type type, bool stream, char *to, char *to2, vec v)
 {
     if (type == ABC_BF16 || type == ABC_F16) {
-        v_store_half(stream, to, to2, type == ABC_BF16 ? v_bf16_round(v) : (vec_half)V_F16_ROUND(v));
+        v_store_half(stream, to, to2, type == ABC_BF16 ? (vec_half)V_BF16_ROUND(v) : (vec_half)V_F16_ROUND(v));
     } else if (abci_is_small(type)) { /* too short to stream */
         vec_quarter quarter = __builtin_convertvector(v_small_round(type, v), vec_quarter);
         *(vec_quarter_at *)to = quarter;

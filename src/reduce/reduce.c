@@ -4,6 +4,9 @@
  * routes.c says which one does what. State: the chosen family, one atomic pointer. Any thread. Cost of the entry: about 1 ns.
  */
 #include <stdatomic.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "base/base.h"
 #include "reduce/family.h"
@@ -16,7 +19,8 @@ static const struct abci_family *_Atomic chosen;
 static bool has_avx2(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    unsigned a, b, c = 0, d;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C); /* clang knows no name for it */
 #else
     return false;
 #endif
