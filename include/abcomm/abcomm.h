@@ -215,6 +215,10 @@ ABC_API int abc_comm_load_plan(abc_comm *comm, const char *json, int check);
  * Allocate memory that other ranks of this machine can read without a copy ("arena"). Page-aligned, with undefined contents, usable
  * with every communicator of the process, also before any exists. A child made by fork() shares it. free accepts NULL; freeing a
  * buffer that an operation uses is an error of the caller.
+ *
+ * An allreduce is quickest, most of all in place, when the buffers of all ranks lie in such memory and each output begins at a page
+ * and ends at one or at the end of its allocation: peers then write their parts of the result into it. If such an operation fails,
+ * the output's pages become ordinary private memory, at the same address.
  */
 ABC_API int abc_mem_alloc(size_t bytes, void **ptr);
 ABC_API int abc_mem_free(void *ptr);
@@ -267,7 +271,8 @@ ABC_API void abc_call_init(abc_call *call, abc_collective collective);
 
 /*
  * Say how a call would be run, without running it: "twoshot@1048576 by price". The first word, algorithm and bytes of a chunk, is
- * what abc_call.algorithm understands; the last one tells what has decided: price, file (ABCOMM_TUNING), setting or call.
+ * what abc_call.algorithm understands; the word behind "by" tells what has decided: price, file (ABCOMM_TUNING), setting or call.
+ * More follows when another algorithm is run if all ranks' buffers lie in memory of abc_mem_alloc.
  */
 ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t capacity);
 /* Run a call to its end. */

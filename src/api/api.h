@@ -10,6 +10,8 @@ int abci_prepare(abc_comm *comm, const abc_call *call, struct abc_request *reque
 int abci_prepare_why(abc_comm *comm, const abc_call *call, struct abc_request *request, enum abci_why *why);
 /* prepare.c: the pass over the input that a scaled sum needs, before each start; nothing for others. */
 void abci_scale(const struct abc_request *request);
+/* Before a persistent request starts again: do its buffers still lie where they lay? */
+void abci_prepare_again(struct abc_request *request);
 /* op.c: a copy of the user operation, ABC_ERR_ARGUMENT when there is none of that number. */
 int abci_op_get(abc_op op, struct abci_user_op *user);
 

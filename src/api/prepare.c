@@ -160,6 +160,25 @@ static uint8_t op_code(const abc_call *c, const struct abci_user_op *user)
     return (uint8_t)(ABC_OP_USER + (user->scaled ? 2 : user->commutes != 0));
 }
 
+/* Which buffers can peers reach where they are? What is short is staged wherever it lies: cheaper than to wait for its readers. */
+static void find_memory(const abc_comm *comm, struct extent e, struct abc_request *q)
+{
+    q->is_direct[ABCI_IN] = e.in > ABCI_EAGER && abci_segment_find(q->in, e.in, &q->direct[ABCI_IN]);
+    q->is_direct[ABCI_OUT] = e.out > ABCI_EAGER && abci_segment_find(q->out, e.out, &q->direct[ABCI_OUT]);
+    if (!q->is_direct[ABCI_IN] || !q->is_direct[ABCI_OUT] || !comm->engine.offers || !abci_segment_whole(q->out, e.out))
+        q->direct_run = NULL;
+}
+
+void abci_prepare_again(struct abc_request *q)
+{
+    uint64_t at;
+    for (int b = ABCI_IN; b <= ABCI_OUT; b++)
+        if (q->is_direct[b] && !abci_segment_find(b == ABCI_IN ? q->in : q->out, 1, &at)) {
+            q->is_direct[b] = false; /* the failure of another communicator has made it private */
+            q->direct_run = NULL;
+        }
+}
+
 static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uint32_t element, struct abc_request *q)
 {
     bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
@@ -186,14 +205,23 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
         .count = q->id.count,
         .length = q->id.count,
     };
-    /* What is short is staged wherever it lies: cheaper than to wait for its readers. */
-    q->is_direct[ABCI_IN] = e.in > ABCI_EAGER && abci_segment_find(q->in, e.in, &q->direct[ABCI_IN]);
-    q->is_direct[ABCI_OUT] = e.out > ABCI_EAGER && abci_segment_find(q->out, e.out, &q->direct[ABCI_OUT]);
+    find_memory(comm, e, q);
     q->timeout = c->timeout > 0 ? c->timeout : comm->timeout;
     q->callback = c->callback;
     q->callback_context = c->callback_context;
     q->tag = c->tag;
     q->plain = !c->callback && !c->algorithm && !c->preserve && c->timeout == 0 && c->tag == 0 && !q->unscaled;
+}
+
+/* What would be run if the buffers lay in the arena on all ranks; NULL unless it is a plan for just that. */
+static const struct abci_runnable *direct_plan(abc_comm *comm, struct abci_wish wish)
+{
+    struct abci_choice choice;
+    wish.arena = true;
+    if (wish.collective != ABC_ALLREDUCE || wish.bytes <= ABCI_EAGER || !comm->engine.offers ||
+        abci_choose(comm->chooser, &wish, &choice) != ABC_OK)
+        return NULL;
+    return choice.run->plan->direct ? choice.run : NULL;
 }
 
 int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, enum abci_why *why)
@@ -235,9 +263,10 @@ int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, e
     *why = choice.why;
     q->run = choice.run;
     q->chunk_bytes = choice.chunk;
+    q->direct_run = direct_plan(comm, wish);
     fill_request(comm, c, e, element, q);
     q->id.algorithm = q->run->hash ^ (uint32_t)q->chunk_bytes;
-    q->chunks = abci_part_chunks(c->collective, comm->nranks, element, count, q->chunk_bytes);
+    q->planned = abci_part_chunks(c->collective, comm->nranks, element, count, q->chunk_bytes);
     return ABC_OK;
 }
 
@@ -256,6 +285,7 @@ ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t
     int status = abci_prepare_why(comm, call, &q, &why);
     abci_free(q.products);
     if (status == ABC_OK)
-        snprintf(text, capacity, "%s@%llu by %s", q.run->plan->name, (unsigned long long)q.chunk_bytes, abci_why_name(why));
+        snprintf(text, capacity, "%s@%llu by %s%s", q.run->plan->name, (unsigned long long)q.chunk_bytes, abci_why_name(why),
+                 q.direct_run ? "; push if the buffers of all ranks lie so, too" : "");
     return status;
 }

@@ -167,6 +167,7 @@ ABC_API int abc_restart(abc_request *q)
     if (in_progress(q))
         return abci_error(ABC_ERR_STATE, "the request is in progress; wait for it before starting it again");
     keep(q);
+    abci_prepare_again(q);
     abci_engine_start(&q->comm->engine, q);
     return ABC_OK;
 }

@@ -339,13 +339,19 @@ static int start_thread(struct abc_comm *comm)
     return ABC_OK;
 }
 
+/* Streaming stores for an output pay when it does not stay in the caches anyhow. Measured with freshly written buffers at 2 and 4
+ * ranks: 10 % slower at 8 MB, 1.1 to 1.2 times faster at 32 MB, up to 1.9 times slower at 512 KB. */
+#define STREAM_FROM (16u << 20)
+
 static void apply_settings(struct abci_engine *e, const struct abci_machine *machine)
 {
     const char *stores = abci_setting_string(ABCI_SET_STORES), *pvr = abci_setting_string(ABCI_SET_PVR);
     e->machine = *machine;
-    if (strcmp(stores, "auto") != 0)
-        e->machine.stream_stage = strcmp(stores, "stream") == 0;
-    e->stores = e->machine.stream_stage ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN;
+    e->stream_from = STREAM_FROM;
+    if (strcmp(stores, "auto") != 0) {
+        e->machine.stream_shared = strcmp(stores, "stream") == 0;
+        e->stream_from = e->machine.stream_shared ? 1 : UINT64_MAX;
+    }
     if (strcmp(pvr, "on") == 0)
         e->machine.remote_from = 32;
     else if (strcmp(pvr, "off") == 0)
@@ -391,8 +397,8 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *conf
     if (status == ABC_OK) {
         if (comm->rank == 0)
             ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank,
-                     "communicator of %d ranks: hand-off %.2f us, %s staging, process_vm_readv %s", comm->nranks,
-                     config->machine.price.hand_off * 1e6, comm->engine.machine.stream_stage ? "streamed" : "plain",
+                     "communicator of %d ranks: hand-off %.2f us, %s stores into what a peer has read, process_vm_readv %s",
+                     comm->nranks, config->machine.price.hand_off * 1e6, comm->engine.machine.stream_shared ? "streaming" : "plain",
                      comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
         *out = comm;
         return ABC_OK;

@@ -221,6 +221,9 @@ static int collect_ranks(const struct abci_plan *plan, bool readers, uint16_t **
 
 int abci_plan_index(struct abci_plan *plan)
 {
+    plan->direct = false;
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        plan->direct |= plan->steps[i].flags & ABCI_SPREAD;
     int status = collect_ranks(plan, false, &plan->sources, &plan->nsources);
     return status == ABC_OK ? collect_ranks(plan, true, &plan->readers, &plan->nreaders) : status;
 }

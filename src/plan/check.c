@@ -28,13 +28,14 @@ static bool has_block(const struct abci_plan *plan, int buffer, int block)
 
 static void reset(struct abci_checker *c)
 {
-    int n = c->set->nranks;
+    size_t n = (size_t)c->set->nranks;
     memset(c->cells, 0, c->ncells * sizeof *c->cells);
-    memset(c->next, 0, (size_t)n * sizeof *c->next);
-    memset(c->busy, 0, (size_t)n * sizeof *c->busy);
+    memset(c->next, 0, n * sizeof *c->next);
+    memset(c->busy, 0, n * sizeof *c->busy);
+    memset(c->over, 0, n);
     c->nreads = 1; /* 0 ends a list */
     c->values.used = 0;
-    for (int rank = 0; rank < n; rank++)
+    for (int rank = 0; rank < c->set->nranks; rank++)
         for (int block = 0; block < c->set->plan[rank]->nblocks; block++)
             if (has_block(c->set->plan[rank], ABCI_IN, block))
                 abci_check_cell(c, rank, AREA_IN, block)->value = abci_value_input(&c->values, rank, block);
@@ -75,6 +76,8 @@ static bool check_end(struct abci_checker *c)
         for (int block = 0; block < c->set->plan[rank]->nblocks; block++)
             if (has_block(c->set->plan[rank], ABCI_OUT, block) && !check_block(c, rank, block))
                 return false;
+        if (c->set->plan[rank]->direct && !c->over[rank])
+            return abci_check_fault(c, ABC_ERR_PLAN, "rank %d: a direct plan without a last step", rank);
     }
     return true;
 }
@@ -95,7 +98,7 @@ static bool check_heads(struct abci_checker *c)
             return abci_check_fault(c, ABC_ERR_PLAN, "the plan at place %d is for rank %d of %d", rank, plan->rank, plan->nranks);
         if (plan->collective != zero->collective || plan->root != zero->root || plan->nblocks != zero->nblocks ||
             plan->ntmp != zero->ntmp || plan->rank_order != zero->rank_order || plan->ordered != zero->ordered ||
-            strcmp(plan->name, zero->name) != 0)
+            plan->direct != zero->direct || strcmp(plan->name, zero->name) != 0)
             return abci_check_fault(c, ABC_ERR_PLAN, "the plan of rank %d differs from rank 0's in its head", rank);
         c->report->max_steps = plan->nsteps > c->report->max_steps ? plan->nsteps : c->report->max_steps;
     }
@@ -194,12 +197,13 @@ static bool open_memory(struct abci_checker *c)
     c->reach = abci_alloc(n * ABCI_COUNTERS * sizeof *c->reach);
     c->next = abci_alloc(n * sizeof *c->next);
     c->busy = abci_alloc(n * sizeof *c->busy);
+    c->over = abci_alloc(n);
     c->depth = abci_alloc(events * sizeof *c->depth);
     c->time = abci_alloc(events * sizeof *c->time);
     if (zero->collective == ABC_BARRIER)
         c->met = abci_alloc(n * n);
-    bool ok = c->lie && c->first_cell && c->cells && c->reads && c->published && c->reach && c->next && c->busy && c->depth &&
-              c->time && (c->met || zero->collective != ABC_BARRIER) && index_values(c);
+    bool ok = c->lie && c->first_cell && c->cells && c->reads && c->published && c->reach && c->next && c->busy && c->over &&
+              c->depth && c->time && (c->met || zero->collective != ABC_BARRIER) && index_values(c);
     if (!ok)
         return abci_check_fault(c, ABC_ERR_MEMORY, "no memory to check the plan");
     for (size_t r = 0; r < n; r++)
@@ -219,6 +223,7 @@ static void close_memory(struct abci_checker *c)
     abci_free(c->reach);
     abci_free(c->next);
     abci_free(c->busy);
+    abci_free(c->over);
     abci_free(c->depth);
     abci_free(c->time);
     abci_free(c->met);
@@ -236,6 +241,8 @@ static void choose_setting(struct abci_checker *c, int setting)
         draw ^= draw << 5;
         uint32_t bits = setting < 4 ? (uint32_t)(setting & 1) | (setting & 2 ? 6u : 0) : draw >> 8;
         struct abci_lie *lie = &c->lie[rank];
+        if (c->set->plan[rank]->direct)
+            bits &= 1;
         lie->in_place = bits & 1;
         lie->staged[0] = (bits & 2) || (lie->in_place && c->set->plan[rank]->stage_in_place);
         lie->staged[1] = bits & 4;

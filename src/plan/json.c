@@ -18,7 +18,7 @@
 #define FORMAT_VERSION 1
 #define MAX_TEXT (256u << 20)
 
-static const char *const flag_names[] = {"final", "stage", "staged"}; /* bits 0, 1, 2 */
+static const char *const flag_names[] = {"final", "stage", "staged", "spread"}; /* bits 0 to 3 */
 #define FLAGS (sizeof flag_names / sizeof flag_names[0])
 
 /* ---- Writing ---- */
@@ -279,7 +279,7 @@ static bool read_flags(struct parser *p, const json_t *object, struct abci_step 
         while (text && k < FLAGS && strcmp(text, flag_names[k]) != 0)
             k++;
         if (!text || k == FLAGS || step->flags & (1 << k))
-            return refuse(p, "flags must be \"final\", \"stage\", \"staged\", each at most once");
+            return refuse(p, "flags must be \"final\", \"stage\", \"staged\", \"spread\", each at most once");
         step->flags |= (uint8_t)(1 << k);
     }
     return true;

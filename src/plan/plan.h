@@ -46,7 +46,9 @@ enum abci_step_flags {
     /* REDUCE, FETCH, COPY: `dst` is published next, so the result also goes where peers read it (saves a copy). Counts even for a
      * COPY of a block onto itself, as it happens in place. */
     ABCI_STAGE = 2,
-    ABCI_STAGED = 4 /* PUBLISH: an ABCI_STAGE step has put the bytes there already */
+    ABCI_STAGED = 4, /* PUBLISH: an ABCI_STAGE step has put the bytes there already */
+    /* REDUCE into OUT: the result also goes to the same block of OUT of every peer in the list. Makes the plan direct. */
+    ABCI_SPREAD = 8
 };
 
 /* `count` consecutive blocks of a buffer. count 0: nothing (barriers). */
@@ -84,6 +86,9 @@ struct abci_plan {
     bool rank_order;          /* claims that floats are added as ((x0 + x1) + x2) + ... */
     bool ordered;        /* claims that operands stay in rank order, however bracketed: safe for operations that do not commute */
     bool stage_in_place; /* this rank overwrites IN (as OUT) while peers may read it: in place, IN must be staged, never direct */
+    /* Has an ABCI_SPREAD step, thus writes into peers' OUT: for buffers that every rank can reach where they are, on all ranks, and
+     * nothing else. When a rank's steps are over no peer touches its buffers any more. Derived by abci_plan_index. */
+    bool direct;
     uint16_t nranks;
     uint16_t rank;
     uint16_t root;
@@ -105,7 +110,7 @@ static inline const struct abci_peer *abci_plan_peers(const struct abci_plan *pl
 {
     return step->npeers > 0 ? plan->peers + step->peer : NULL;
 }
-/* Fill sources and readers from the steps (builder and parser do; they must be empty). */
+/* Fill sources, readers and direct from the steps (builder and parser do; they must be empty). */
 int abci_plan_index(struct abci_plan *plan);
 
 /* ---- Builder: what an algorithm file sees
@@ -130,6 +135,7 @@ struct abci_algo {
     unsigned collectives; /* bit mask: 1u << abc_collective */
     bool rank_order;      /* see abci_plan */
     bool ordered;         /* see abci_plan */
+    bool direct;          /* see abci_plan; never chosen for other buffers */
     int min_ranks, max_ranks;
     void (*build)(struct abci_builder *b);
 };

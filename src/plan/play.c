@@ -91,6 +91,11 @@ static int rank_of_event(const struct abci_checker *c, uint32_t event)
 static uint32_t read_cell(struct abci_checker *c, int rank, uint32_t at, struct abci_cell *cell, int owner, int buffer, int block)
 {
     uint32_t event = c->clock.event;
+    if (owner != rank && c->over[owner]) {
+        abci_check_step_fault(c, rank, at, "reads %s block %d of rank %d, which may be through already", abci_buffer_name(buffer),
+                              block, owner);
+        return 0;
+    }
     if (cell->value == 0) {
         abci_check_step_fault(c, rank, at, "reads %s block %d of rank %d, which nobody has written", abci_buffer_name(buffer),
                               block, owner);
@@ -117,13 +122,15 @@ static uint32_t read_cell(struct abci_checker *c, int rank, uint32_t at, struct 
     return cell->value;
 }
 
-/* The current event writes a block of its own rank: all reads and the write before must be over. */
+/* The current event writes a block of the owner's: all reads and the write before must be over. */
 static bool write_cell(struct abci_checker *c, int rank, uint32_t at, struct abci_cell *cell, int buffer, int block, uint32_t value)
 {
     uint32_t event = c->clock.event;
-    if (cell->writer && cell->writer - 1 != event && !abci_clock_over(&c->clock, cell->writer - 1))
-        return abci_check_step_fault(c, rank, at, "writes %s block %d, which step %u may write at the same time",
-                                     abci_buffer_name(buffer), block, cell->writer - 1 - c->clock.first[rank]);
+    if (cell->writer && cell->writer - 1 != event && !abci_clock_over(&c->clock, cell->writer - 1)) {
+        int other = rank_of_event(c, cell->writer - 1);
+        return abci_check_step_fault(c, rank, at, "writes %s block %d, which rank %d step %u may write at the same time",
+                                     abci_buffer_name(buffer), block, other, cell->writer - 1 - c->clock.first[other]);
+    }
     for (uint32_t i = cell->reads; i; i = c->reads[i].next) {
         uint32_t reader = c->reads[i].event;
         if (reader == event || abci_clock_over(&c->clock, reader))
@@ -149,6 +156,40 @@ static bool write_result(struct abci_checker *c, int rank, uint32_t at, const st
     if (!(step->flags & ABCI_STAGE) || !is_staged(c, rank, buffer))
         return true;
     return write_cell(c, rank, at, abci_check_cell(c, rank, shown_area(c, rank, buffer), block), buffer, block, value);
+}
+
+/* ABCI_SPREAD: the result also to every peer's own block. The wait for a peer's publish is the permission: its call has begun. */
+static bool spread_result(struct abci_checker *c, int rank, uint32_t at, const struct abci_step *step, int i, uint32_t value)
+{
+    const struct abci_peer *peers = abci_plan_peers(c->set->plan[rank], step);
+    int block = step->dst.block + i;
+    for (int k = 0; step->flags & ABCI_SPREAD && k < step->npeers; k++) {
+        int peer = peers[k].rank;
+        if (c->over[peer])
+            return abci_check_step_fault(c, rank, at, "writes out block %d of rank %d, which may be through already", block, peer);
+        if (!write_cell(c, rank, at, abci_check_cell(c, peer, AREA_OUT, block), ABCI_OUT, block, value))
+            return false;
+    }
+    return true;
+}
+
+/* The last step of a direct plan: the caller gets the buffers back, so whatever others do to them must be over. */
+static bool close_rank(struct abci_checker *c, int rank)
+{
+    const struct abci_plan *plan = c->set->plan[rank];
+    uint32_t at = plan->nsteps - 1;
+    for (int cell = 0; cell < 2 * plan->nblocks; cell++) {
+        const struct abci_cell *m = &c->cells[c->first_cell[rank] + (size_t)cell];
+        if (m->writer && m->writer - 1 != c->clock.event && !abci_clock_over(&c->clock, m->writer - 1))
+            return abci_check_step_fault(c, rank, at, "ends while rank %d may still write block %d of its buffers",
+                                         rank_of_event(c, m->writer - 1), cell % plan->nblocks);
+        for (uint32_t i = m->reads; i; i = c->reads[i].next)
+            if (c->reads[i].event != c->clock.event && !abci_clock_over(&c->clock, c->reads[i].event))
+                return abci_check_step_fault(c, rank, at, "ends while rank %d may still read block %d of its buffers",
+                                             rank_of_event(c, c->reads[i].event), cell % plan->nblocks);
+    }
+    c->over[rank] = 1;
+    return true;
 }
 
 /* ---- Steps ---- */
@@ -234,7 +275,8 @@ static bool play_reduce(struct abci_checker *c, int rank, uint32_t at, const str
                 !add_operand(c, rank, at, sum, read_peer(c, rank, at, peers[k].rank, step->src, i), peers[k].rank))
                 return false;
         }
-        if (!check_sum(c, rank, at, step, sum) || !write_result(c, rank, at, step, i, sum))
+        if (!check_sum(c, rank, at, step, sum) || !write_result(c, rank, at, step, i, sum) ||
+            !spread_result(c, rank, at, step, i, sum))
             return false;
     }
     return true;
@@ -310,6 +352,8 @@ static bool play(struct abci_checker *c, int rank, uint32_t at)
               : step->kind == ABCI_REDUCE ? play_reduce(c, rank, at, step)
               : step->kind == ABCI_AWAIT  ? true
                                           : play_move(c, rank, at, step);
+    if (ok && plan->direct && at == plan->nsteps - 1)
+        ok = close_rank(c, rank);
     int status = ok ? abci_clock_end(&c->clock) : ABC_OK;
     if (status == ABC_ERR_UNSUPPORTED)
         return abci_check_fault(c, status, "the order of %u steps in %u chains is too large to check; use fewer ranks",

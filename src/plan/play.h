@@ -42,6 +42,7 @@ struct abci_checker {
     uint32_t *depth;     /* [events] reading steps on the longest way to the end of the event */
     uint32_t *time;      /* [events] blocks read, one after another, by then */
     uint32_t *busy;      /* [nranks] when the rank is free, in blocks */
+    unsigned char *over; /* [nranks] direct plans: the last step has been played, nobody may touch the rank's buffers */
     unsigned char *met;  /* barrier: [nranks * nranks] rank's past contains a step of the other */
     size_t ncells;
 };

@@ -49,6 +49,8 @@ static double work(const struct walk *w, const struct abci_step *step)
     }
     if ((step->flags & ABCI_STAGE) && !w->direct)
         time += 0.5 * bytes * c->copy; /* a second store of what is in registers */
+    if (step->flags & ABCI_SPREAD)
+        time += bytes * step->npeers * c->copy;
     return time * w->crowding;
 }
 

@@ -103,14 +103,16 @@ static void print_after(FILE *out, const struct abci_step *step, int at)
 void abci_plan_print(FILE *out, const struct abci_plan *plan)
 {
     fprintf(out, "rank %d: %u step%s%s\n", plan->rank, plan->nsteps, plan->nsteps == 1 ? "" : "s",
-            plan->stage_in_place ? ", input staged when in place" : "");
+            plan->stage_in_place ? ", input staged when in place"
+            : plan->direct       ? ", for buffers in the arena"
+                                 : "");
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         const struct abci_step *step = &plan->steps[i];
         fprintf(out, "  #%-3u %-8s ", i, abci_kind_name(step->kind));
         print_action(out, step, abci_plan_peers(plan, step));
         if (step->flags)
-            fprintf(out, "  %s%s%s", step->flags & ABCI_FINAL ? " final" : "", step->flags & ABCI_STAGE ? " stage" : "",
-                    step->flags & ABCI_STAGED ? " staged" : "");
+            fprintf(out, "  %s%s%s%s", step->flags & ABCI_FINAL ? " final" : "", step->flags & ABCI_STAGE ? " stage" : "",
+                    step->flags & ABCI_STAGED ? " staged" : "", step->flags & ABCI_SPREAD ? " spread" : "");
         print_after(out, step, (int)i);
         fputc('\n', out);
     }

@@ -15,6 +15,9 @@
 
 #ifdef ABCI_HOOKS
 void (*abci_hook)(int rank, uint32_t sequence, int step);
+bool abci_offer_to_threads;
+#else
+static const bool abci_offer_to_threads = false;
 #endif
 
 /* ---- Plans, prepared
@@ -111,6 +114,9 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     e->queue_end = &e->queue;
     e->callbacks_end = &e->callbacks;
     e->suspect = -1;
+    e->offers = shm->nranks > 1;
+    for (int r = 0; r < shm->nranks; r++) /* a thread of this process would write where the pages have become private */
+        e->offers &= r == shm->rank || shm->peer[r].pidfd >= 0 || abci_offer_to_threads;
     e->pipeline = (int)abci_setting_int(ABCI_SET_PIPELINE);
     abci_tokens_open(e);
     shm->control->epoch = seed; /* `abcomm inspect` matches the ends of a communicator by it */
@@ -302,6 +308,8 @@ static void fail_all(struct abci_engine *e)
         if (inst->state == ABCI_INSTANCE_FREE || inst->sequence != s)
             continue;
         struct abc_request *q = inst->request;
+        if (inst->offered)
+            abci_offer_revoke(inst);
         for (int k = 0; k < ABCI_SLOTS; k++) /* all chunks of it: once complete, the request may be gone */
             if (e->instance[k].request == q)
                 e->instance[k].state = ABCI_INSTANCE_FREE;
@@ -309,6 +317,7 @@ static void fail_all(struct abci_engine *e)
             complete(e, q, e->status);
     }
     e->active = 0;
+    e->undecided = false;
     while (e->queue) {
         struct abc_request *q = e->queue;
         e->queue = q->next;
@@ -460,6 +469,8 @@ static void drive(struct abci_engine *e, struct abc_request *own)
 static void begin(struct abc_request *q)
 {
     q->issued = q->finished = 0;
+    q->chunks = q->planned;
+    q->ran_direct = false;
     q->first_sequence = 0;
     q->status = ABC_PENDING;
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);

@@ -35,7 +35,7 @@ struct abci_machine {
     double staged[2];   /* seconds per byte: write a block that the peer has read (plain, streaming), the peer reads it */
     double remote_call; /* process_vm_readv: seconds per call, per byte; 0: not measured */
     double remote_byte;
-    uint8_t stream_stage; /* staging is written with streaming stores */
+    uint8_t stream_shared; /* what a peer has read is overwritten by streaming stores: staging, peers' outputs */
     uint8_t measured;
     uint32_t remote_from; /* private areas of so many KiB and more are read by process_vm_readv; 0: never */
 };
@@ -65,8 +65,10 @@ struct abc_request {
     char *out;
     uint64_t direct[2]; /* offset of in, out in the own segment */
     bool is_direct[2];
+    const struct abci_runnable *direct_run; /* for buffers in the arena on all ranks; NULL: this rank does not offer its own */
     uint64_t chunk_bytes;
-    uint64_t chunks, issued, finished;
+    uint64_t planned;                  /* chunks, unless the direct plan is run: that takes one */
+    uint64_t chunks, issued, finished; /* of the run under way */
     uint32_t first_sequence; /* of the first chunk: the operation's number; 0 before it is issued */
     double timeout;
     int status;
@@ -79,6 +81,7 @@ struct abc_request {
     void *backup;         /* preserve: copy of in-place input */
     uint64_t backup_bytes;
     bool in_place, persistent, heap, counted;
+    bool ran_direct; /* all ranks have offered their buffers */
     bool plain; /* no option differs from the defaults */
     int tag;
 };
@@ -99,7 +102,8 @@ struct abci_engine {
     struct abci_shm *shm;
     struct abci_machine machine;
     int pipeline;
-    enum abci_store stores; /* of large user buffers written once */
+    bool offers; /* every peer is another process: buffers in the arena may be offered, see run_offer.c */
+    uint64_t stream_from; /* bytes of an operation whose output is streamed: it outgrows the caches */
     /* between threads */
     _Atomic uint32_t claim;              /* 1 while a thread drives */
     _Atomic uint32_t event;              /* futex: claim released or a request of somebody else completed */
@@ -130,6 +134,7 @@ struct abci_engine {
     char *gather;           /* header payloads longer than a line */
     char *remote;           /* tiles read by process_vm_readv */
     int status;             /* ABC_OK, or why the communicator ended */
+    bool undecided;         /* the queue's first operation takes one sequence or several: see run_offer.c */
     bool header_stored;     /* run_tiny.c has stored the header of next_sequence */
     struct abci_tiny tiny;
 };
@@ -165,6 +170,7 @@ enum {
 }; /* besides steps: before the header is stored; before the last look at the record */
 #ifdef ABCI_HOOKS
 extern void (*abci_hook)(int rank, uint32_t sequence, int step);
+extern bool abci_offer_to_threads; /* as if every peer were another process */
 #define ABCI_HOOK(rank, sequence, step) (abci_hook ? abci_hook((rank), (sequence), (step)) : (void)0)
 #else
 #define ABCI_HOOK(rank, sequence, step) ((void)0)

@@ -15,7 +15,7 @@ struct source {
     uint64_t remote; /* when local is NULL */
 };
 
-enum abci_instance_state { ABCI_INSTANCE_FREE, ABCI_INSTANCE_STEPS, ABCI_INSTANCE_READERS };
+enum abci_instance_state { ABCI_INSTANCE_FREE, ABCI_INSTANCE_OFFER, ABCI_INSTANCE_STEPS, ABCI_INSTANCE_READERS };
 
 /* One chunk of one operation in flight; lives in slot sequence % ABCI_SLOTS. */
 struct abci_instance {
@@ -25,6 +25,7 @@ struct abci_instance {
     struct abci_call_id id;
     uint32_t sequence;
     uint8_t state;
+    bool offered;               /* peers may write OUT: its pages are given up should the operation fail */
     uint8_t flags;              /* of the own header */
     uint8_t mode[2];            /* enum abci_mode of IN, OUT */
     struct abci_region *region; /* borrowed, or NULL */
@@ -71,6 +72,20 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *request);
 bool abci_tiny_like(const struct abci_engine *e, const void *in, const void *out, uint64_t count, abc_type type, abc_op op);
 int abci_tiny_run(struct abci_engine *e, const void *in, void *out);
 
+/* run_offer.c: do all ranks offer their buffers? Goes on with the direct plan, or with the one for any buffers. 1 decided, 0 a
+ * header is missing, negative: mismatch. */
+int abci_offer_decide(struct abci_engine *e, struct abci_instance *inst);
+/* The operation has failed: a peer that wakes up late must find no memory of the caller's to write into. */
+void abci_offer_revoke(struct abci_instance *inst);
+/* Combine the nsrc operands in e->sources, one piece, and write it to the own OUT and to every peer's. */
+int abci_spread(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s, struct abci_range to, char *dst,
+                struct abci_reduction *how, int nsrc);
+/* run_step.c: where a peer's block lies; counter: the one that published it. */
+int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int peer, int counter, int buffer, struct abci_range r,
+                struct source *out);
+/* run_step.c: compare the peer's header with the own call, once an instance. 1 same, 0 not there yet, negative: mismatch. */
+int abci_verify(struct abci_engine *e, struct abci_instance *inst, int peer);
+
 /* run_step.c: advance one instance. 1 moved, 0 not now, negative: the communicator has failed. */
 int abci_advance(struct abci_engine *e, struct abci_instance *inst);
 /* This rank reads nothing more for the sequence; gained: a token + 1 that it has read, or 0. */
@@ -108,7 +123,7 @@ static inline void abci_note(struct abci_engine *e, const struct abc_request *q,
     event->type = q->id.type;
     event->op = q->id.op;
     event->in_flight = (uint16_t)(e->next_sequence - 1 - e->reads_over);
-    memcpy(event->algorithm, q->run->plan->name, sizeof event->algorithm);
+    memcpy(event->algorithm, (q->ran_direct ? q->direct_run : q->run)->plan->name, sizeof event->algorithm);
     abci_event_commit(ring, event);
 }
 /* The address of own bytes of a user buffer. */

@@ -95,6 +95,12 @@ static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
     }
     h->region = (uint32_t)(inst->staging_offset / ABCI_LINE);
     h->token = inst->token;
+    h->arena = 0;
+    if (inst->offered) {
+        h->arena = ABCI_ARENA_OFFER | (inst->request->in_place ? ABCI_ARENA_IN_PLACE : 0);
+        h->base[ABCI_OUT] = inst->request->direct[ABCI_OUT];
+        return; /* whether IN is staged is not known before all ranks' offers */
+    }
     bool eager = inst->mode[ABCI_IN] != ABCI_MODE_STAGED || abci_part_area(&inst->shape, ABCI_IN) <= ABCI_EAGER;
     if (!inst->run->lead || !eager)
         return;
@@ -104,7 +110,7 @@ static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
     inst->first = inst->run->lead;
 }
 
-/* Store the header; its sequence last, which publishes everything before it to whoever loads it (run_step.c, verify). */
+/* Store the header; its sequence last, which publishes everything before it to whoever loads it (run_step.c, abci_verify). */
 static void store_header(struct abci_engine *e, struct abci_instance *inst)
 {
     struct abci_header_slot *slot = abci_shm_header(e->shm->control, inst->sequence);
@@ -127,7 +133,7 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
         fill_descriptors(inst, h);
     }
     atomic_store_explicit(&h->sequence, inst->sequence,
-                          abci_mutated("c10_relaxed_header") ? memory_order_relaxed : memory_order_release); /* pairs with verify */
+                          abci_mutated("c10_relaxed_header") ? memory_order_relaxed : memory_order_release); /* pairs with abci_verify */
     abci_shm_notify(e->shm);
 }
 
@@ -136,7 +142,8 @@ int abci_issue(struct abci_engine *e)
     struct abc_request *q = e->queue;
     uint32_t sequence = e->next_sequence;
     struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
-    if (!q || inst->state != ABCI_INSTANCE_FREE || q->issued - q->finished >= (uint64_t)e->pipeline || !abci_slot_free(e, sequence))
+    if (!q || inst->state != ABCI_INSTANCE_FREE || e->undecided || q->issued - q->finished >= (uint64_t)e->pipeline ||
+        !abci_slot_free(e, sequence))
         return 0;
     inst->request = q;
     inst->run = q->run;
@@ -148,6 +155,7 @@ int abci_issue(struct abci_engine *e)
     inst->at_step = UINT32_MAX;
     inst->reader = 0;
     memset(inst->verified, 0, sizeof inst->verified[0] * (size_t)((e->shm->nranks + 63) / 64));
+    inst->offered = q->direct_run && q->issued == 0 && !e->header_stored;
     bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
     inst->flags = inline_flags(inst);
     if (!laid_out) {
@@ -166,7 +174,8 @@ int abci_issue(struct abci_engine *e)
     inst->id = q->id;
     inst->id.sequence = sequence;
     inst->chain = e->chain = abci_chained(e->chain, &inst->id);
-    inst->state = ABCI_INSTANCE_STEPS;
+    inst->state = inst->offered ? ABCI_INSTANCE_OFFER : ABCI_INSTANCE_STEPS;
+    e->undecided = inst->offered && q->chunks > 1; /* how many sequences it takes is open */
     e->active |= 1u << (sequence % ABCI_SLOTS);
     e->next_sequence = sequence + 1;
     if (q->issued == 0)

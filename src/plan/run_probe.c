@@ -5,13 +5,14 @@
  */
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/run.h"
 
 #define BLOCK (64u << 10)
 #define ROUNDS 150    /* hand-offs */
-#define COPIES 5      /* copies of a block, each kind */
+#define COPIES 9      /* copies of a block, each kind */
 #define PATIENCE 0.02 /* seconds for any single answer */
 
 /* Words of the probe lines; one line each. */
@@ -61,10 +62,23 @@ static void built_in(struct abci_machine *m)
         .hand_off = 2e-7, .step = 3e-8, .copy = 2.5e-11, .read = 3.5e-11, .reduce = 2.5e-11, .crowding = 1};
 }
 
-/* Rank 0's half of the hand-off: half of the quickest round trip. The clock's own cost is taken out. */
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Not the least: a poll that looks at the right moment now and then finds a line sooner than it travels. */
+static double median(double *times, int n)
+{
+    qsort(times, (size_t)n, sizeof *times, compare);
+    return times[n / 2];
+}
+
+/* Rank 0's half of the hand-off: half of a round trip. The clock's own cost is taken out. */
 static bool ping(struct abci_control *own, struct abci_control *peer, double *hand_off)
 {
-    double best = 1, clock = 1;
+    double times[ROUNDS], clock = 1;
     for (uint64_t n = 1; n <= ROUNDS; n++) {
         double start = abci_now(), tick = abci_now();
         put(own, WORD_PING, n);
@@ -72,9 +86,9 @@ static bool ping(struct abci_control *own, struct abci_control *peer, double *ha
             return false;
         double end = abci_now();
         clock = tick - start < clock ? tick - start : clock;
-        best = end - tick < best ? end - tick : best;
+        times[n - 1] = end - tick;
     }
-    *hand_off = within((best - clock) / 2, 2e-8, 1);
+    *hand_off = within((median(times, ROUNDS) - clock) / 2, 2e-8, 1);
     return *hand_off < 2e-6; /* else the two ranks had one CPU: nothing can be learnt now */
 }
 
@@ -88,23 +102,26 @@ static bool pong(struct abci_control *own, struct abci_control *peer)
     return true;
 }
 
-/* Rank 0 writes the block with either store kind, rank 1 reads it; seconds per byte, hand-offs taken out. */
+/*
+ * Rank 0 writes the block with either store kind, rank 1 reads it; seconds per byte, hand-offs taken out. First all of one kind,
+ * then all of the other: what a plain store costs depends on how the line came to the reader the time before.
+ */
 static bool write_blocks(struct abci_control *own, struct abci_control *peer, char *block, const char *from, double hand_off,
                          double *cost)
 {
     uint64_t n = 0;
-    cost[0] = cost[1] = 1;
-    for (int i = 0; i < COPIES; i++)
-        for (int kind = 0; kind < 2; kind++) {
+    double times[COPIES];
+    for (int kind = 0; kind < 2; kind++) {
+        for (int i = 0; i < COPIES; i++) {
             double start = abci_now();
             abci_copy(block, NULL, from, BLOCK, (enum abci_store)kind);
             put(own, WORD_COPY, ++n);
             if (!await(peer, WORD_COPY, n))
                 return false;
-            double took = (abci_now() - start - 2 * hand_off) / BLOCK;
-            if (i > 0 && took < cost[kind]) /* the first round pays for page faults */
-                cost[kind] = took;
+            times[i] = (abci_now() - start - 2 * hand_off) / BLOCK;
         }
+        cost[kind] = median(times, COPIES);
+    }
     return true;
 }
 
@@ -138,6 +155,23 @@ static void time_remote(struct abci_shm *shm, char *to, uint64_t from)
     put(shm->control, WORD_BYTE, (uint64_t)((large - small) * 1e15 / BLOCK) + 1);
 }
 
+/*
+ * Two ranks that have just been woken by one socket often sit on one CPU, where nothing can be measured: for the moment each goes
+ * to a CPU of its own among those that it may use, rank 0 to the first, rank 1 to the last. *back: the set to restore.
+ */
+static bool part_ways(int rank, cpu_set_t *back)
+{
+    cpu_set_t one;
+    int chosen = -1;
+    if (sched_getaffinity(0, sizeof *back, back) != 0 || CPU_COUNT(back) < 2)
+        return false;
+    for (int cpu = 0; cpu < CPU_SETSIZE && (rank > 0 || chosen < 0); cpu++)
+        chosen = CPU_ISSET(cpu, back) ? cpu : chosen;
+    CPU_ZERO(&one);
+    CPU_SET(chosen, &one);
+    return sched_setaffinity(0, sizeof one, &one) == 0;
+}
+
 static void lead(struct abci_shm *shm, struct abci_machine *m, char *private)
 {
     struct abci_control *own = shm->control, *peer = shm->peer[1].control;
@@ -152,8 +186,8 @@ static void lead(struct abci_shm *shm, struct abci_machine *m, char *private)
               write_blocks(own, peer, block, private, m->price.hand_off, m->staged) && await(peer, WORD_STATE, STATE_OVER);
     if (ok) {
         m->measured = 1;
-        m->stream_stage = m->staged[ABCI_STORE_STREAM] < 0.9 * m->staged[ABCI_STORE_PLAIN];
-        double staged = within(m->staged[m->stream_stage], 1e-11, 5e-10);
+        m->stream_shared = m->staged[ABCI_STORE_STREAM] < 0.9 * m->staged[ABCI_STORE_PLAIN];
+        double staged = within(m->staged[m->stream_shared], 1e-11, 5e-10);
         m->price.read = staged * 0.5;
         m->price.copy = staged * 0.5;
         m->remote_call = 1e-12 * (double)atomic_load(word(peer, WORD_CALL));
@@ -205,6 +239,8 @@ void abci_probe(struct abci_shm *shm, struct abci_machine *m)
     if (!private)
         return;
     memset(private, 1, BLOCK);
+    cpu_set_t allowed;
+    bool moved = part_ways(shm->rank, &allowed);
     if (shm->rank == 1) {
         follow(shm, private);
     } else {
@@ -214,5 +250,7 @@ void abci_probe(struct abci_shm *shm, struct abci_machine *m)
         known.valid = m->measured;
         pthread_mutex_unlock(&known.lock);
     }
+    if (moved)
+        sched_setaffinity(0, sizeof allowed, &allowed);
     abci_free(private);
 }

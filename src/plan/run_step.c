@@ -48,8 +48,7 @@ static bool header_complete(const struct abci_instance *inst, const struct abci_
     return true;
 }
 
-/* Compare the peer's header with the own call, once an instance. 1 same, 0 not there yet, negative: mismatch. */
-static int verify(struct abci_engine *e, struct abci_instance *inst, int peer)
+int abci_verify(struct abci_engine *e, struct abci_instance *inst, int peer)
 {
     struct abci_shm_peer *p = &e->shm->peer[peer];
     const struct abci_header_slot *slot = abci_shm_header(p->control, inst->sequence);
@@ -74,11 +73,13 @@ static int peer_ready(struct abci_engine *e, struct abci_instance *inst, const s
 {
     int peer = want->rank;
     if (!(inst->verified[peer / 64] >> (peer % 64) & 1)) {
-        int r = verify(e, inst, peer);
+        int r = abci_verify(e, inst, peer);
         if (r <= 0)
             return r;
     }
     const struct abci_control *c = e->shm->peer[peer].control;
+    if (want->counter == 0 && inst->run->plan->direct)
+        return STEP_DONE; /* the offer in the header has published IN */
     if (want->counter == 0 && want->value <= abci_shm_header(c, inst->sequence)->head.counter0)
         return STEP_DONE;
     return abci_shm_reached(abci_shm_counter(c, inst->sequence, want->counter), inst->sequence, want->value);
@@ -122,14 +123,29 @@ static const char *header_payload(struct abci_engine *e, const struct abci_insta
     return to;
 }
 
+static int at_segment(struct abci_engine *e, int peer, struct abci_segment *segment, uint64_t offset, uint64_t bytes,
+                      struct source *out)
+{
+    out->local = abci_segment_at(segment, offset, bytes);
+    if (out->local)
+        return ABC_OK;
+    abci_shm_fail(e->shm, ABC_ERR_MEMORY, peer, NULL, NULL, "rank %d cannot map the shared memory of rank %d (ulimit -v?)",
+                  e->shm->rank, peer);
+    return ABC_ERR_MEMORY;
+}
+
 /* Where a peer's block lies. counter: the one that published it. */
-static int locate(struct abci_engine *e, const struct abci_instance *inst, int peer, int counter, int buffer, struct abci_range r,
-                  struct source *out)
+int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int peer, int counter, int buffer, struct abci_range r,
+                struct source *out)
 {
     const struct abci_shm_peer *p = &e->shm->peer[peer];
     const struct abci_header *h = &abci_shm_header(p->control, inst->sequence)->head;
     uint64_t offset;
     out->local = NULL;
+    if (inst->run->plan->direct) {
+        int which = buffer == ABCI_IN && !(h->arena & ABCI_ARENA_IN_PLACE) ? ABCI_IN : ABCI_OUT;
+        return at_segment(e, peer, p->segment, h->base[which] + r.user, r.bytes, out);
+    }
     if (h->flags & ABCI_COUNTER_PAYLOAD) {
         if (buffer == ABCI_IN)
             out->local = header_payload(e, inst, peer) + r.area;
@@ -149,12 +165,7 @@ static int locate(struct abci_engine *e, const struct abci_instance *inst, int p
         offset = h->base[buffer] + (direct ? r.user : r.area);
         segment = direct ? p->segment : segment;
     }
-    out->local = abci_segment_at(segment, offset, r.bytes);
-    if (out->local)
-        return ABC_OK;
-    abci_shm_fail(e->shm, ABC_ERR_MEMORY, peer, NULL, NULL, "rank %d cannot map the shared memory of rank %d (ulimit -v?)",
-                  e->shm->rank, peer);
-    return ABC_ERR_MEMORY;
+    return at_segment(e, peer, segment, offset, r.bytes, out);
 }
 
 static int read_remote(struct abci_engine *e, int peer, void *to, uint64_t from, uint64_t bytes)
@@ -205,7 +216,7 @@ static enum abci_store store_kind(const struct abci_engine *e, const struct abci
 {
     if (buffer != ABCI_OUT || inst->request->in_place || bytes < 4096)
         return ABCI_STORE_PLAIN;
-    return inst->request->chunks > 8 ? e->stores : ABCI_STORE_PLAIN;
+    return inst->request->shape.count * inst->shape.element >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN;
 }
 
 /* ---- The steps
@@ -228,7 +239,7 @@ static int step_publish(struct abci_engine *e, struct abci_instance *inst, const
             memcpy(counter->payload + r.area, from, r.bytes);
         else
             abci_copy(inst->stage[buffer] + r.area, NULL, from, r.bytes,
-                      inst->region && e->machine.stream_stage && r.bytes >= 4096 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+                      inst->region && e->machine.stream_shared && r.bytes >= 4096 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
     }
     abci_shm_raise(e->shm, inst->sequence, s->counter, s->value);
     return STEP_DONE;
@@ -245,7 +256,7 @@ static int step_fetch(struct abci_engine *e, struct abci_instance *inst, const s
         struct source src = {0};
         if (to.bytes == 0)
             continue;
-        int status = locate(e, inst, peer->rank, peer->counter, s->src.buffer, from, &src);
+        int status = abci_locate(e, inst, peer->rank, peer->counter, s->src.buffer, from, &src);
         char *dst = own_block(inst, s->dst.buffer, to), *dst2 = staged_block(inst, s, to);
         if (status == ABC_OK && src.local) {
             abci_copy(dst, dst2, src.local, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
@@ -312,7 +323,7 @@ static int locate_all(struct abci_engine *e, const struct abci_instance *inst, c
 {
     const struct abci_peer *list = inst->run->plan->peers + s->peer;
     for (int k = 0; k < s->npeers; k++) {
-        int status = locate(e, inst, list[k].rank, list[k].counter, s->src.buffer, from, &src[k]);
+        int status = abci_locate(e, inst, list[k].rank, list[k].counter, s->src.buffer, from, &src[k]);
         if (status != ABC_OK)
             return status;
         *tiled |= !src[k].local;
@@ -341,7 +352,9 @@ static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const 
         for (uint64_t at = 0; at < to.bytes && status == ABC_OK;) {
             uint64_t bytes = tiled && to.bytes - at > ABCI_REMOTE_TILE ? ABCI_REMOTE_TILE : to.bytes - at;
             status = operands(e, inst, s, src, own, at, bytes, &count);
-            if (status == ABC_OK)
+            if (status == ABC_OK && s->flags & ABCI_SPREAD)
+                status = abci_spread(e, inst, s, to, dst, &how, count); /* never tiled */
+            else if (status == ABC_OK)
                 abci_reduce(&how, dst + at, dst2 ? dst2 + at : NULL, e->sources, count, bytes / inst->shape.element);
             at += bytes;
         }
@@ -360,7 +373,7 @@ static int compared(struct abci_engine *e, struct abci_instance *inst)
     const struct abci_plan *plan = inst->run->plan;
     for (int i = 0; i < plan->nsources; i++) {
         int peer = plan->sources[i];
-        int r = inst->verified[peer / 64] >> (peer % 64) & 1 ? STEP_DONE : verify(e, inst, peer);
+        int r = inst->verified[peer / 64] >> (peer % 64) & 1 ? STEP_DONE : abci_verify(e, inst, peer);
         if (r == STEP_PENDING)
             abci_blocked_by(e, peer);
         if (r <= 0)
@@ -449,8 +462,8 @@ static int advance_steps(struct abci_engine *e, struct abci_instance *inst)
 static bool readers_over(struct abci_engine *e, struct abci_instance *inst)
 {
     const struct abci_plan *plan = inst->run->plan;
-    if (inst->mode[0] < ABCI_MODE_DIRECT && inst->mode[1] < ABCI_MODE_DIRECT)
-        return true;
+    if (plan->direct || (inst->mode[0] < ABCI_MODE_DIRECT && inst->mode[1] < ABCI_MODE_DIRECT))
+        return true; /* a direct plan's last step has waited for them */
     for (; inst->reader < plan->nreaders; inst->reader++) {
         int r = plan->readers[inst->reader];
         if (!abci_shm_peer_done(&e->shm->peer[r], inst->sequence)) {
@@ -464,8 +477,13 @@ static bool readers_over(struct abci_engine *e, struct abci_instance *inst)
 int abci_advance(struct abci_engine *e, struct abci_instance *inst)
 {
     int moved = 0;
+    if (ABCI_UNLIKELY(inst->state == ABCI_INSTANCE_OFFER)) {
+        moved = abci_offer_decide(e, inst);
+        if (moved <= 0)
+            return moved;
+    }
     if (inst->state == ABCI_INSTANCE_STEPS) {
-        moved = advance_steps(e, inst);
+        moved |= advance_steps(e, inst);
         if (moved < 0)
             return moved;
         if (inst->first == inst->run->plan->nsteps) {

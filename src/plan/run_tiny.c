@@ -30,13 +30,14 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
     uint64_t bytes = q->shape.count * q->shape.element;
     if (e->machine.price.crowding > 1) /* the peers are hardly ever there: this would be work for nothing */
         return;
-    if (bytes == 0 || bytes > ABCI_TINY_MAX || q->chunks != 1 || q->reduction.user || e->shm->nranks < 2 ||
+    if (bytes == 0 || bytes > ABCI_TINY_MAX || q->planned != 1 || q->reduction.user || e->shm->nranks < 2 ||
         !fusible(q->run, e->shm->nranks))
         return;
     t->bytes = (uint32_t)bytes;
     t->staged = bytes > ABCI_INLINE_HEADER;
     t->like = *q;
     t->like.tag = 0;
+    t->like.ran_direct = false;
     t->like.reduction.final = 1;
     t->like.reduction.store = ABCI_STORE_PLAIN;
 }
@@ -83,6 +84,7 @@ static void fill_descriptors(const struct abci_instance *inst, struct abci_heade
     h->mode[ABCI_IN] = ABCI_MODE_STAGED;
     h->mode[ABCI_OUT] = ABCI_MODE_NONE;
     h->token = inst->token;
+    h->arena = 0;
 }
 
 static void store_header(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain, const void *in)
@@ -103,7 +105,7 @@ static void store_header(struct abci_engine *e, const struct abci_tiny *t, uint3
         fill_descriptors(&e->instance[sequence % ABCI_SLOTS], h);
     else
         fill_payload(slot, t, sequence, in);
-    atomic_store_explicit(&h->sequence, sequence, memory_order_release); /* pairs with same_call and with verify in run_step.c */
+    atomic_store_explicit(&h->sequence, sequence, memory_order_release); /* pairs with same_call and with abci_verify in run_step.c */
     abci_shm_notify(e->shm);
 }
 

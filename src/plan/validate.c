@@ -157,7 +157,7 @@ static bool valid_step(const struct validator *v, const struct abci_step *step, 
 {
     const struct abci_plan *plan = v->plan;
     int allowed = step->kind == ABCI_PUBLISH  ? ABCI_STAGED
-                  : step->kind == ABCI_REDUCE ? ABCI_FINAL | ABCI_STAGE
+                  : step->kind == ABCI_REDUCE ? ABCI_FINAL | ABCI_STAGE | ABCI_SPREAD
                   : step->kind == ABCI_AWAIT  ? 0
                                               : ABCI_STAGE;
     for (int i = 0; i < 2; i++)
@@ -169,6 +169,9 @@ static bool valid_step(const struct validator *v, const struct abci_step *step, 
         return refuse(v, "flags %d do not fit its kind", step->flags);
     if ((step->flags & ABCI_STAGED && step->src.buffer != ABCI_OUT) || (step->flags & ABCI_STAGE && step->dst.buffer != ABCI_OUT))
         return refuse(v, "only out can be staged by a step: temporaries are read where they are, and nobody writes in");
+    if (step->flags & ABCI_SPREAD &&
+        (plan->collective != ABC_ALLREDUCE || step->dst.buffer != ABCI_OUT || step->flags & ABCI_STAGE))
+        return refuse(v, "only out of an allreduce can be spread, and it is not staged then");
     if (!valid_unused(v, step) || !valid_peers(v, step))
         return false;
     switch (step->kind) {

@@ -29,7 +29,9 @@
 
 struct extent {
     uint64_t offset, bytes;
+    uint64_t asked; /* bytes that its user asked for */
     bool used;
+    bool detached; /* some of its pages are private now: its place in the file is never used again */
     struct extent *next;
 };
 
@@ -46,6 +48,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct abci_segment *) self;
 static struct abci_segment *attached;
 static struct extent *extents;
+static _Atomic uint32_t detachments; /* extents with detached pages; abci_segment_find looks closer when there are any */
 
 /* A child has the parent's mappings but is not the parent: it starts with no segment of its own; inherited buffers stay readable.
  */
@@ -54,6 +57,7 @@ static void forget_in_child(void)
     atomic_store(&self, NULL);
     extents = NULL;
     attached = NULL;
+    atomic_store(&detachments, 0);
 }
 
 static char *map_window(struct abci_segment *s, uint32_t w)
@@ -92,6 +96,38 @@ void *abci_segment_at(struct abci_segment *s, uint64_t offset, uint64_t bytes)
     return NULL;
 }
 
+/* Where in the file an address of the own windows lies. */
+static bool place_of(const struct abci_segment *s, const void *ptr, uint64_t *offset)
+{
+    uint32_t n = atomic_load_explicit(&s->head->windows, memory_order_acquire);
+    for (uint32_t w = 0; w < n; w++) {
+        const char *base = atomic_load_explicit(&s->base[w], memory_order_relaxed);
+        if (base && (const char *)ptr >= base && (uint64_t)((const char *)ptr - base) < s->head->window[w].bytes) {
+            *offset = s->head->window[w].offset + (uint64_t)((const char *)ptr - base);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The extent in use that holds an offset; under the lock. */
+static struct extent *extent_at(uint64_t offset)
+{
+    for (struct extent *e = extents; e; e = e->next)
+        if (e->used && offset >= e->offset && offset - e->offset < e->bytes)
+            return e;
+    return NULL;
+}
+
+static bool is_detached(uint64_t offset)
+{
+    pthread_mutex_lock(&lock);
+    const struct extent *e = extent_at(offset);
+    bool detached = e && e->detached;
+    pthread_mutex_unlock(&lock);
+    return detached;
+}
+
 bool abci_segment_find(const void *ptr, uint64_t bytes, uint64_t *offset)
 {
     struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire); /* pairs with abci_segment_self's release */
@@ -103,6 +139,8 @@ bool abci_segment_find(const void *ptr, uint64_t bytes, uint64_t *offset)
         uint64_t at = (uint64_t)((const char *)ptr - base), size = s->head->window[w].bytes;
         if (base && (const char *)ptr >= base && at < size) {
             *offset = s->head->window[w].offset + at + (abci_mutated("c9_offset") ? ABCI_LINE : 0);
+            if (ABCI_UNLIKELY(atomic_load_explicit(&detachments, memory_order_relaxed)) && is_detached(*offset))
+                return false;
             return bytes <= size - at;
         }
     }
@@ -256,6 +294,7 @@ int abci_segment_alloc(uint64_t bytes, void **ptr, uint64_t *offset)
         return ABC_ERR_MEMORY;
     if (bytes > (1ull << 46))
         return abci_error(ABC_ERR_MEMORY, "%llu bytes are more than this machine can address", (unsigned long long)bytes);
+    uint64_t asked = bytes;
     bytes = bytes ? (bytes + PAGE - 1) & ~(PAGE - 1) : PAGE;
     pthread_mutex_lock(&lock);
     int status = ABC_OK;
@@ -280,6 +319,7 @@ int abci_segment_alloc(uint64_t bytes, void **ptr, uint64_t *offset)
     }
     if (status == ABC_OK && e) {
         e->used = true;
+        e->asked = asked;
         *offset = e->offset;
     }
     pthread_mutex_unlock(&lock);
@@ -288,26 +328,82 @@ int abci_segment_alloc(uint64_t bytes, void **ptr, uint64_t *offset)
     return status;
 }
 
+/* The addresses of a detached extent stay reserved and its place in the file unused, for a peer that is late may still write there;
+ * the memory behind both goes back. */
+static void retire(struct abci_segment *s, struct extent *e)
+{
+    char *base = abci_segment_at(s, e->offset, e->bytes);
+    (void)!mmap(base, e->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    (void)!fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)e->offset, (off_t)e->bytes);
+}
+
 int abci_segment_free(void *ptr)
 {
     uint64_t offset;
+    struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
     if (!ptr)
         return ABC_OK;
-    if (!abci_segment_find(ptr, 1, &offset))
+    if (!s || !place_of(s, ptr, &offset))
         return abci_error(ABC_ERR_ARGUMENT, "%p was not allocated by abc_mem_alloc", ptr);
-    struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
     pthread_mutex_lock(&lock);
-    struct extent *e = extents;
-    while (e && !(e->used && e->offset == offset))
-        e = e->next;
-    if (e) {
+    struct extent *e = extent_at(offset);
+    if (e && e->offset != offset)
+        e = NULL;
+    if (e && e->detached && e->asked > 0) {
+        e->asked = 0; /* once */
+        retire(s, e);
+    } else if (e && !e->detached) {
         if (e->bytes >= PUNCH_FROM)
             (void)!fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)e->offset, (off_t)e->bytes);
         e->used = false;
         coalesce(s);
+    } else {
+        e = NULL;
     }
     pthread_mutex_unlock(&lock);
     return e ? ABC_OK : abci_error(ABC_ERR_ARGUMENT, "%p is not the start of a buffer in use; was it freed twice?", ptr);
+}
+
+bool abci_segment_whole(const void *ptr, uint64_t bytes)
+{
+    uint64_t offset;
+    struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
+    if ((uintptr_t)ptr % PAGE != 0 || !s || !place_of(s, ptr, &offset))
+        return false;
+    if (bytes % PAGE == 0)
+        return true;
+    pthread_mutex_lock(&lock);
+    const struct extent *e = extent_at(offset);
+    bool last = e && offset - e->offset + bytes == e->asked;
+    pthread_mutex_unlock(&lock);
+    return last;
+}
+
+int abci_segment_detach(void *ptr, uint64_t bytes)
+{
+    uint64_t offset;
+    bytes = (bytes + PAGE - 1) & ~(PAGE - 1);
+    struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
+    if (!s || bytes == 0 || !place_of(s, ptr, &offset))
+        return ABC_OK;
+    pthread_mutex_lock(&lock);
+    struct extent *e = extent_at(offset);
+    int status = ABC_OK;
+    void *copy =
+        abci_fault("mmap detach") ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED || !e) {
+        status = abci_error_errno(ABC_ERR_MEMORY, "no memory to keep a late peer away from %llu bytes", (unsigned long long)bytes);
+    } else {
+        memcpy(copy, ptr, bytes);
+        if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, ptr) == MAP_FAILED)
+            status = abci_error_errno(ABC_ERR_MEMORY, "pages cannot be taken away from a late peer");
+    }
+    if (status == ABC_OK && !e->detached) {
+        e->detached = true;
+        atomic_fetch_add_explicit(&detachments, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
 }
 
 /* Map a peer's head and check that it is one. */

@@ -45,6 +45,13 @@ int abci_segment_free(void *ptr);
 /* Is [ptr, ptr + bytes) inside the own segment? Then *offset. A few comparisons: cheap enough for every call. */
 bool abci_segment_find(const void *ptr, uint64_t bytes, uint64_t *offset);
 
+/* May peers be let write to [ptr, ptr + bytes), found by abci_segment_find? It begins at a page, and what is behind it on its last
+ * page belongs to nobody. */
+bool abci_segment_whole(const void *ptr, uint64_t bytes);
+/* Give pages up that peers may still write to: the same addresses and contents, but private from now on; what peers write there
+ * reaches nobody. abci_segment_find does not find them any more. ABC_ERR_MEMORY when that cannot be done: they stay shared. */
+int abci_segment_detach(void *ptr, uint64_t bytes);
+
 /* List a control block for `abcomm inspect`; remove it again. */
 void abci_segment_list(uint64_t offset);
 void abci_segment_unlist(uint64_t offset);

@@ -1,8 +1,8 @@
 /*
  * shm.h - stage 4: the shared words of a communicator on one host, and how ranks wait for them. docs/protocol.md lists every word
  * with writer, readers and ordering. A rank writes only its own control block, except: `waiters` and `left` of a peer, a peer's
- * doorbell, the failure record in rank 0's block, and, of two ranks, staging tokens that it owns in the peer's segment. Readers
- * pull; nobody writes into a peer's buffers.
+ * doorbell, the failure record in rank 0's block, of two ranks staging tokens that it owns in the peer's segment, and output
+ * buffers that their owner has offered (src/plan/run_offer.c). Else readers pull.
  */
 #ifndef ABCI_SHM_H
 #define ABCI_SHM_H
@@ -39,6 +39,10 @@ enum abci_mode {
     ABCI_MODE_REMOTE  /* base: address of element 0 in the owner's process, for process_vm_readv */
 };
 
+/* Where the owner's buffers lie. With the offer base[OUT] is a place in its segment whatever the mode says, and peers may write OUT
+ * if every rank has made the offer for this operation: see run_offer.c. */
+enum abci_arena_flags { ABCI_ARENA_OFFER = 1, ABCI_ARENA_IN_PLACE = 2 };
+
 enum abci_header_flags {
     ABCI_HEADER_PAYLOAD = 1, /* IN's area is in the header lines */
     ABCI_COUNTER_PAYLOAD = 2 /* blocks published by counters are in the counters' lines */
@@ -61,7 +65,8 @@ struct abci_header {
             uint32_t region;  /* temporaries, in lines of the segment */
             uint8_t mode[2];
             uint8_t token; /* staging token + 1 that holds the temporaries and staged areas, 0: a region of the owner */
-            uint8_t spare[9];
+            uint8_t arena; /* enum abci_arena_flags */
+            uint8_t spare[8];
         };
     };
 };

@@ -378,7 +378,7 @@ static const struct abci_rule *lookup(const struct abci_chooser *c, const struct
     return abci_rules_find(list, wish->bytes);
 }
 
-/* What the caller has named: a loaded plan, or an option. */
+/* What the caller has named: a loaded plan, or an option. A direct one speaks only of buffers in the arena. */
 static int named(struct abci_chooser *c, const struct abci_wish *wish, struct abci_option **out, struct abci_choice *choice)
 {
     char name[ABCI_NAME_MAX];
@@ -410,7 +410,7 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
                 return abci_error(ABC_ERR_UNSUPPORTED, "algorithm %s swaps operands; the operation does not commute", algo->name);
             if (!strict_enough(c, wish, algo->rank_order, all->option[i].one_rounding))
                 return not_strict(c, wish, algo->name);
-            *out = &all->option[i];
+            *out = algo->direct && !wish->arena ? lookup(c, wish)->option : &all->option[i];
             return ABC_OK;
         }
     return unfit_algorithm(name, wish->collective, c->nranks);
@@ -524,6 +524,9 @@ int abci_chooser_add(struct abci_chooser *c, struct abci_plan_set *set)
 {
     if (set->nranks != c->nranks)
         return abci_error(ABC_ERR_PLAN, "the plan is for %d ranks, the communicator has %d", set->nranks, c->nranks);
+    if (set->plan[0]->direct)
+        return abci_error(ABC_ERR_PLAN, "plan %s writes into peers' buffers (flag spread); only built-in plans may",
+                          set->plan[0]->name);
     if (abci_algo_find(set->plan[0]->name))
         return abci_error(ABC_ERR_PLAN, "plan name %s is a built-in algorithm's; rename it", set->plan[0]->name);
     pthread_mutex_lock(&c->lock);

@@ -13,7 +13,8 @@ static bool allowed(const struct abci_rules_config *c, const struct abci_option 
 {
     if (c->rank_order && c->one_rounding && !o->algo->rank_order)
         return false;
-    return (o->one_rounding || !c->one_rounding) && (o->algo->ordered || !c->ordered);
+    return (o->one_rounding || !c->one_rounding) && (o->algo->ordered || !c->ordered) &&
+           (!o->algo->direct || c->memory == ABCI_ARENA);
 }
 
 static double price_at(const struct abci_rules_config *c, const struct abci_option *o, uint64_t bytes)
@@ -115,7 +116,8 @@ struct abci_rule *abci_rules_make(const struct abci_rules_config *c)
     l.end = l.first;
     struct abci_option *forced = NULL;
     for (int i = 0; i < c->count; i++)
-        if (c->forced == c->options[i].algo && (c->forced->ordered || !c->ordered))
+        if (c->forced == c->options[i].algo && (c->forced->ordered || !c->ordered) &&
+            (!c->forced->direct || c->memory == ABCI_ARENA))
             forced = &c->options[i];
     uint64_t from = 0;
     if (forced) {

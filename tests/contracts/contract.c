@@ -24,6 +24,7 @@ static const struct {
     {"last_look", check_last_look},
     {"failure_rings", check_failure_rings},
     {"no_late_writer", check_no_late_writer},
+    {"no_late_spread", check_no_late_spread},
     {"sealed", check_sealed},
     {"arena_offsets", check_arena_offsets},
     {"sizes", check_sizes},

@@ -206,6 +206,44 @@ int check_no_late_writer(void)
     return run_processes(2, no_late_writer);
 }
 
+/* The same where rank 0 has offered its buffer: rank 1 goes on to write its part of the result, and rank 0 must not see it. */
+static int no_late_spread(struct rank *r)
+{
+    void *memory = NULL;
+    abc_comm *comm = must_create(r, 0.2);
+    if (!comm || !expect_ok(r, abc_mem_alloc(LARGE, &memory), "abc_mem_alloc"))
+        return 1;
+    unsigned char *buffer = memory;
+    abc_call call;
+    abc_call_init(&call, ABC_ALLREDUCE);
+    call.in = call.out = buffer;
+    call.count = LARGE / 4;
+    call.type = ABC_I32;
+    call.algorithm = "push";
+    expect_ok(r, abc_barrier(comm), "barrier");
+    memset(buffer, 1, LARGE);
+    expect_ok(r, abc_run(comm, &call), "allreduce"); /* it is the direct plan that runs: each has mapped the other's memory now */
+    abci_hook = stop_in_step;
+    atomic_store(&stop_once, 1);
+    int status = abc_run(comm, &call);
+    expect(r, status < 0, "an operation that a rank gave up: %s", abc_status_name(status));
+    if (r->rank == 0) {
+        memset(buffer, 0x77, LARGE);
+        expect(r, await_word(r, 0, 1), "rank 1 did not come back");
+        for (int i = 0; i < LARGE && !r->failures; i++)
+            expect(r, buffer[i] == 0x77, "byte %d was written after the operation had ended", i);
+    } else {
+        atomic_store(board_word(r, 0), 1);
+    }
+    destroy(r, comm);
+    return r->failures;
+}
+
+int check_no_late_spread(void)
+{
+    return run_processes(2, no_late_spread);
+}
+
 static int sealed(struct rank *r)
 {
     abc_comm *comm = must_create(r, 1);

@@ -63,6 +63,7 @@ int check_sleeper_rung(void);
 int check_last_look(void);
 int check_failure_rings(void);
 int check_no_late_writer(void);
+int check_no_late_spread(void);
 int check_sealed(void);
 int check_reserved_kinds(void); /* rules.c */
 int check_sizes(void);

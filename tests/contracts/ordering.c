@@ -33,6 +33,28 @@ static void by_counter(struct rank *r, abc_comm *comm, unsigned char *buffer)
     }
 }
 
+/* Peers write into the offered output; their counter publishes that, and the header the permission. */
+static void by_spread(struct rank *r, abc_comm *comm)
+{
+    void *memory = NULL;
+    if (!expect_ok(r, abc_mem_alloc(LARGE, &memory), "abc_mem_alloc"))
+        return;
+    abc_call call;
+    abc_call_init(&call, ABC_ALLREDUCE);
+    call.in = call.out = memory;
+    call.count = LARGE / 4;
+    call.type = ABC_I32;
+    call.algorithm = "push";
+    for (int round = 1; round <= 20 && !r->failures; round++) {
+        int *x = memory;
+        for (int i = 0; i < LARGE / 4; i++)
+            x[i] = round + i;
+        if (expect_ok(r, abc_run(comm, &call), "allreduce"))
+            expect(r, x[99] == r->nranks * (round + 99), "round %d: %d", round, x[99]);
+    }
+    abc_mem_free(memory);
+}
+
 static int body(struct rank *r)
 {
     unsigned char *buffer = malloc(LARGE);
@@ -41,6 +63,7 @@ static int body(struct rank *r)
         return 1;
     by_header(r, comm);
     by_counter(r, comm, buffer);
+    by_spread(r, comm);
     destroy(r, comm);
     free(buffer);
     return r->failures;
@@ -48,6 +71,7 @@ static int body(struct rank *r)
 
 int main(void)
 {
+    abci_offer_to_threads = true;
     setenv("ABCOMM_PVR", "off", 1);
     setenv("ABCOMM_DEBUG", "NONE", 0);
     return run_threads(2, body) || run_threads(3, body); /* two ranks swap staging, three have their own */

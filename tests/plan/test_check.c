@@ -45,7 +45,7 @@ static int promised(const char *name, int coll, int p)
         return 0;
     if (strcmp(name, "oneshot") == 0)
         return 1;
-    if (strcmp(name, "twoshot") == 0)
+    if (strcmp(name, "twoshot") == 0 || strcmp(name, "push") == 0)
         return 2;
     if (strcmp(name, "ring") == 0)
         return coll == ABC_ALLREDUCE ? 2 * (p - 1) : p - 1;

@@ -171,6 +171,15 @@ static bool lose_stage(struct abci_plan *plan, uint32_t at, uint32_t k)
     return true;
 }
 
+/* The peers' outputs then lack this rank's slice. */
+static bool lose_spread(struct abci_plan *plan, uint32_t at, uint32_t k)
+{
+    if (k > 0 || !(plan->steps[at].flags & ABCI_SPREAD))
+        return false;
+    plan->steps[at].flags &= (uint8_t)~ABCI_SPREAD;
+    return true;
+}
+
 static bool claim_staged(struct abci_plan *plan, uint32_t at, uint32_t k)
 {
     struct abci_step *step = &plan->steps[at];
@@ -219,7 +228,7 @@ static const struct {
     {"drop reader", drop_reader}, {"drop operand", drop_operand},   {"drop own", drop_own},
     {"move own", move_own},       {"swap operands", swap_operands}, {"toggle final", toggle_final},
     {"lose stage", lose_stage},   {"claim staged", claim_staged},   {"shift dst", shift_dst},
-    {"never stage", never_stage}, {"forget after", forget_after},
+    {"never stage", never_stage}, {"forget after", forget_after},   {"lose spread", lose_spread},
 };
 #define MUTATIONS (sizeof mutations / sizeof mutations[0])
 
