@@ -72,8 +72,11 @@ abci_kernel abci_wide_f32_i32_max, abci_wide_f64_i32_max, abci_wide_i32_i32_max;
     X(FP8_E5M2, SUM)                                                                                                               \
     X(FP8_E5M2, AVG)                                                                                                               \
     X(I16, SUM)                                                                                                                    \
-    X(I16, AVG) X(U16, AVG) X(U32, AVG) X(I64, SUM) X(U8, MIN) X(U8, MAX) X(U16, MIN) X(U16, MAX) X(U32, MIN) X(U32, MAX)          \
-        X(U64, MIN) X(U64, MAX) X(I8, BAND) X(I8, BOR) X(I8, BXOR)
+    X(I16, AVG)                                                                                                                    \
+    X(U16, AVG)                                                                                                                    \
+    X(U32, AVG)                                                                                                                    \
+    X(I64, SUM)                                                                                                                    \
+    X(U8, MIN) X(U8, MAX) X(U16, MIN) X(U16, MAX) X(U32, MIN) X(U32, MAX) X(U64, MIN) X(U64, MAX) X(I8, BAND) X(I8, BOR) X(I8, BXOR)
 /* Too wide to be divided as floats, or too much code for what it is. */
 #define ABCI_SCALAR_MAP(X) X(I64, AVG) X(U64, AVG) X(I8, AVG) X(U8, AVG)
 

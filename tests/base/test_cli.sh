@@ -43,7 +43,7 @@ expect 1 'cannot write the output' sh -c '"$0" --version >/dev/full' "$abcomm"
 expect 1 'cannot write the ranks. output: No space' sh -c '"$0" run -n 2 -- echo x >/dev/full' "$abcomm"
 
 expect 0 '^usage: abcomm info' "$abcomm" info --help
-expect 0 '^types  *f32 f64 bf16 i32$' "$abcomm" info
+expect 0 '^types  *f32 f64 bf16 i32 f16 .*' "$abcomm" info
 expect 0 '"paths": {' "$abcomm" info --json
 expect 2 "unknown flag '-q'" "$abcomm" info -q
 expect 2 '^usage: abcomm docs' "$abcomm" docs nothing
