@@ -105,7 +105,7 @@ static void store_header(struct abci_engine *e, const struct abci_tiny *t, uint3
         fill_descriptors(&e->instance[sequence % ABCI_SLOTS], h);
     else
         fill_payload(slot, t, sequence, in);
-    atomic_store_explicit(&h->sequence, sequence, memory_order_release); /* pairs with same_call and with abci_verify in run_step.c */
+    atomic_store_explicit(&h->sequence, sequence, memory_order_release); /* pairs with same_call and abci_verify */
     abci_shm_notify(e->shm);
 }
 

@@ -267,6 +267,16 @@ static const struct abci_tuning_row *rows_of(const struct abci_chooser *c, abc_c
     return first;
 }
 
+/* Staging of a whole host: each of its ranks may have 4 regions of 2 chunks in use. */
+#define HOST_STAGING (1ull << 30)
+
+static void bound_chunks(const struct abci_chooser *c, struct abci_rules_config *config)
+{
+    uint64_t most = HOST_STAGING / (8 * (uint64_t)c->nranks);
+    config->chunk = config->chunk < most ? config->chunk : most;
+    config->long_chunk = config->long_chunk < most ? config->long_chunk : most;
+}
+
 /*
  * Chunks where nobody names them. Each chunk costs its waits; a large one is written to memory before a peer has read it. All
  * measured with 2 CPUs by `abcomm tune` (bench/results/regret.md):
@@ -286,11 +296,12 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
         config->chunk = 4 << 20;
         config->long_chunk = staged_sums ? 256 << 10 : 1 << 20;
         config->long_from = (staged_sums ? (uint64_t)c->nranks << 20 : 16 << 20) / share + 1;
-        return;
+    } else {
+        config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;
+        config->long_chunk = config->chunk;
+        config->long_from = UINT64_MAX;
     }
-    config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;
-    config->long_chunk = config->chunk;
-    config->long_from = UINT64_MAX;
+    bound_chunks(c, config);
 }
 
 /* What a call gets that names an algorithm without a chunk. */

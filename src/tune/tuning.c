@@ -141,6 +141,8 @@ static bool take_algorithm(const struct parse *p, const json_t *row, struct abci
         if (!abci_algo_fits(abci_algos[i], (abc_collective)out->collective, out->ranks))
             return refuse(p, "algorithm %s does not do %s with %d ranks", name,
                           abc_collective_name((abc_collective)out->collective), out->ranks);
+        if (abci_algos[i]->direct && out->memory == ABCI_PRIVATE)
+            return refuse(p, "algorithm %s is for memory \"arena\"", name);
         out->algorithm = (uint8_t)i;
         return true;
     }
