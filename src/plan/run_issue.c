@@ -133,7 +133,8 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
         fill_descriptors(inst, h);
     }
     atomic_store_explicit(&h->sequence, inst->sequence,
-                          abci_mutated("c10_relaxed_header") ? memory_order_relaxed : memory_order_release); /* pairs with abci_verify */
+                          abci_mutated("c10_relaxed_header") ? memory_order_relaxed
+                                                             : memory_order_release); /* pairs with abci_verify */
     abci_shm_notify(e->shm);
 }
 
@@ -158,7 +159,7 @@ int abci_issue(struct abci_engine *e)
     inst->offered = q->direct_run && q->issued == 0 && !e->header_stored;
     bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
     inst->flags = inline_flags(inst);
-    if (!laid_out) {
+    if (!laid_out || inst->flags) { /* what a header holds has not been laid out: the slot still says what its last user had */
         inst->region = NULL;
         inst->token = inst->gained = 0;
     }

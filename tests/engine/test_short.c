@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "harness.h"
 #include "plan/run_internal.h"
 
@@ -67,6 +68,22 @@ static int whole(struct rank *r)
     return !(ok && check(r, taken > 0, "no call went the short way"));
 }
 
+/* What a header holds and what is staged by turns, ranks late: a slot must not give its last user's staging away once more. */
+static int by_turns(struct rank *r)
+{
+    bool ok = true;
+    for (int round = 0; round < 400 && ok; round++) {
+        if (round % 3)
+            random_nap(r, 400);
+        ok = sum(r, round / 16 % 2 ? 2 : 1000, round);
+    }
+    struct abci_engine *e = &r->comm->engine;
+    for (int i = 0; i < e->tokens && ok; i++)
+        for (int k = 0; k < i && ok; k++)
+            ok = check(r, e->token[i] != e->token[k], "staging token %d is there twice", e->token[i]);
+    return !ok;
+}
+
 /* A large call in between does not make the engine forget the small one. */
 static int after_large(struct rank *r)
 {
@@ -88,6 +105,7 @@ int main(int argc, char **argv)
         if (n > abci_cpu_available())
             continue; /* crowded ranks never take the short way */
         job_run(&(struct job){.name = "one chunk", .body = whole, .nranks = n});
+        job_run(&(struct job){.name = "by turns", .body = by_turns, .nranks = n});
         job_run(&(struct job){.name = "small after large", .body = after_large, .nranks = n});
     }
     return jobs_end();
