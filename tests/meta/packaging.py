@@ -5,41 +5,15 @@ Usage: packaging.py BUILDDIR. Checks the public headers in C11 and C++11, the ex
 file, and README.md's program: compiled against the installed library and run on two ranks. Ends with "N passed, N failed,
 N skipped".
 """
-import glob
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from installed import ROOT, Fault, Report, compilers, run
+
 STRICT = ["-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only"]
 PROGRAM_LINES = 15
-
-
-class Fault(Exception):
-    """What a check found; its text is for the reader of the test's output."""
-
-
-class Skip(Exception):
-    """Why a check cannot run here."""
-
-
-def run(command, **more):
-    """Output of a command that must succeed."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
-                          errors="replace", check=False, **more)
-    if done.returncode != 0:
-        raise Fault(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
-
-
-def compilers(*names):
-    found = [name for name in names if shutil.which(name)]
-    if not found:
-        raise Skip(f"none of {', '.join(names)} is installed")
-    return found
 
 
 def check_headers(language, standard, names, scratch):
@@ -50,24 +24,6 @@ def check_headers(language, standard, names, scratch):
             file.write(f"#include <{header}>\n#include <{header}>\nint main(void);\nint main(void) {{ return ABC_OK; }}\n")
         for compiler in compilers(*names):
             run([compiler, "-x", language, f"-std={standard}", *STRICT, "-I", os.path.join(ROOT, "include"), source])
-
-
-class Installed:
-    """The library installed under a destination directory."""
-
-    def __init__(self, build, place):
-        run(["meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", place])
-        self.place = place
-        self.pc_dir = os.path.dirname(self.one("abcomm.pc"))
-        self.library = self.one("libabcomm.so")
-        self.environment = dict(os.environ, PKG_CONFIG_PATH=self.pc_dir, PKG_CONFIG_SYSROOT_DIR=place,
-                                LD_LIBRARY_PATH=os.path.dirname(self.library))
-
-    def one(self, name):
-        found = glob.glob(os.path.join(glob.escape(self.place), "**", name), recursive=True)
-        if len(found) != 1:
-            raise Fault(f"{name} was installed {len(found)} times")
-        return found[0]
 
 
 def check_files(installed):
@@ -90,6 +46,11 @@ def check_symbols(installed):
     with open(os.path.join(ROOT, "include/abcomm/abcomm.h"), encoding="utf-8") as file:
         declared = set(re.findall(r"^ABC_API [^(]*?\b(abc_\w+)\(", file.read(), flags=re.M))
     exported = {name.split("@")[0] for name in names}
+    with open(os.path.join(ROOT, "src/libabcomm.map"), encoding="utf-8") as file:
+        listed = re.findall(r"^    (abc_\w+);$", file.read(), flags=re.M)
+    if sorted(listed) != sorted(declared):
+        raise Fault(f"src/libabcomm.map differs from abcomm.h: it lacks {sorted(declared - set(listed))}, and has in vain or twice "
+                    f"{sorted(set(listed) - declared) or [name for name in listed if listed.count(name) > 1]}")
     if declared != exported:
         raise Fault(f"declared, not exported: {sorted(declared - exported)}; exported, not declared: {sorted(exported - declared)}")
 
@@ -119,37 +80,17 @@ def check_readme(installed, scratch):
 
 
 def main():
-    build = sys.argv[1]
-    totals = {"passed": 0, "failed": 0, "skipped": 0}
-    state = {}
-
-    def check(name, work):
-        try:
-            work()
-            word, result = "ok", "passed"
-        except Skip as reason:
-            word, result = f"skip: {name}: {reason};", "skipped"
-        except (Fault, subprocess.TimeoutExpired) as fault:
-            print(fault)
-            word, result = "FAIL", "failed"
-        print(f"{word}    {name}", flush=True)
-        totals[result] += 1
-
-    def need():
-        if "installed" not in state:
-            raise Fault("the installation failed")
-        return state["installed"]
-
+    report = Report()
+    check, need = report.check, report.need
     with tempfile.TemporaryDirectory() as scratch:
         check("headers are C11", lambda: check_headers("c", "c11", ("gcc", "clang"), scratch))
         check("headers are C++11", lambda: check_headers("c++", "c++11", ("g++", "clang++"), scratch))
-        check("meson install", lambda: state.update(installed=Installed(build, os.path.join(scratch, "place"))))
+        check("meson install", lambda: report.install(sys.argv[1], os.path.join(scratch, "place")))
         check("installed files", lambda: check_files(need()))
         check("exported symbols", lambda: check_symbols(need()))
         check("SONAME", lambda: check_soname(need()))
         check("README.md's program", lambda: check_readme(need(), scratch))
-    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped")
-    return 1 if totals["failed"] else 0
+    return report.end()
 
 
 if __name__ == "__main__":
