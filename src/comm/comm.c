@@ -333,6 +333,7 @@ static void *progress_body(void *argument)
 
 static int start_thread(struct abc_comm *comm)
 {
+    comm->engine.has_progress = true; /* before the thread is there: it must find every request counted */
     if (abci_fault("pthread_create") || pthread_create(&comm->thread, NULL, progress_body, comm) != 0)
         return abci_error_errno(ABC_ERR_SYSTEM, "the progress thread cannot be started");
     comm->has_thread = true;
@@ -416,8 +417,13 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *conf
 
 struct abc_request *abci_request_take(struct abc_comm *comm)
 {
+    struct abc_request *q = atomic_load_explicit(&comm->spare_first, memory_order_relaxed);
+    if (q)
+        q = atomic_exchange_explicit(&comm->spare_first, NULL, memory_order_acquire); /* pairs with abci_request_give */
+    if (q)
+        return q;
     pthread_mutex_lock(&comm->lock);
-    struct abc_request *q = comm->spare;
+    q = comm->spare;
     if (q)
         comm->spare = q->next;
     pthread_mutex_unlock(&comm->lock);
@@ -430,6 +436,11 @@ void abci_request_give(struct abc_comm *comm, struct abc_request *q)
     abci_free(q->products);
     q->backup = q->products = NULL;
     atomic_store_explicit(&q->state, ABCI_REQUEST_FREED, memory_order_relaxed); /* as long as it is spare, a stale handle shows */
+    struct abc_request *none = NULL;
+    if (!atomic_load_explicit(&comm->spare_first, memory_order_relaxed) &&
+        atomic_compare_exchange_strong_explicit(&comm->spare_first, &none, q, memory_order_release,
+                                                memory_order_relaxed)) /* pairs with abci_request_take */
+        return;
     pthread_mutex_lock(&comm->lock);
     q->next = comm->spare;
     comm->spare = q;

@@ -17,11 +17,12 @@ struct abc_comm {
     struct abci_shm *shm; /* outlives the handle until every peer has left: see comm_end.c */
     struct abci_engine engine;
     struct abci_chooser *chooser;
-    uint32_t splits;           /* so far: the same on all ranks */
-    uint32_t epoch;            /* hash that seeds the chain */
-    _Atomic uint32_t live;     /* started or persistent requests that the caller has not freed */
-    pthread_mutex_t lock;      /* guards spare */
-    struct abc_request *spare; /* freed requests, kept so that starting allocates nothing */
+    uint32_t splits;                           /* so far: the same on all ranks */
+    uint32_t epoch;                            /* hash that seeds the chain */
+    _Atomic uint32_t live;                     /* started or persistent requests that the caller has not freed */
+    pthread_mutex_t lock;                      /* guards spare */
+    struct abc_request *spare;                 /* freed requests, kept so that starting allocates nothing */
+    _Atomic(struct abc_request *) spare_first; /* one more, taken before those, without the lock */
     bool has_thread;
     pthread_t thread;
     _Atomic int stop;

@@ -130,7 +130,7 @@ ABC_API int abc_comm_destroy(abc_comm *comm)
     if (status != ABC_OK)
         return status;
     uint32_t live = atomic_load_explicit(&comm->live, memory_order_acquire);
-    if (live > 0 && !abci_shm_failed(comm->shm) && atomic_load(&comm->engine.outstanding) > 0)
+    if (live > 0 && !abci_shm_failed(comm->shm) && abci_engine_busy(&comm->engine))
         return abci_error(ABC_ERR_STATE, "requests in progress: %u; wait for them or abort the communicator first", live);
     if (live > 0)
         return abci_error(ABC_ERR_STATE, "requests not freed: %u; call abc_wait or abc_request_free for each", live);
@@ -145,6 +145,7 @@ ABC_API int abc_comm_destroy(abc_comm *comm)
         next = q->next;
         abci_free(q);
     }
+    abci_free(atomic_load_explicit(&comm->spare_first, memory_order_relaxed));
     pthread_mutex_destroy(&comm->lock);
     abci_comm_retire(comm->shm);
     abci_free(comm);

@@ -268,6 +268,14 @@ static void sleep_progress(struct abci_engine *e, _Atomic int *stop)
 /* ---- Driving: only by the claim's holder
  * -------------------------------------------------------------------------------------------------- */
 
+/* Last in the queue; the claim is ours and what was started before is in it already. */
+static void enqueue(struct abci_engine *e, struct abc_request *q)
+{
+    q->next = NULL;
+    *e->queue_end = q;
+    e->queue_end = &q->next;
+}
+
 /* Move started requests into the queue, oldest first; that fixes their order among all operations of this rank. */
 static void take_inbox(struct abci_engine *e)
 {
@@ -282,9 +290,7 @@ static void take_inbox(struct abci_engine *e)
     }
     while (oldest) {
         struct abc_request *next = oldest->next;
-        oldest->next = NULL;
-        *e->queue_end = oldest;
-        e->queue_end = &oldest->next;
+        enqueue(e, oldest);
         oldest = next;
     }
 }
@@ -324,6 +330,7 @@ static void fail_all(struct abci_engine *e)
         complete(e, q, e->status);
     }
     e->queue_end = &e->queue;
+    e->header_stored = false;
     wake_local(e);
 }
 
@@ -476,12 +483,19 @@ static void begin(struct abc_request *q)
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);
 }
 
-/* Hand over to whoever drives next. Counted: the progress thread looks after it. */
+/* Where there is a progress thread it looks after what is counted. Before the claim is given back, for sleep_progress. */
+static void count(struct abci_engine *e, struct abc_request *q)
+{
+    q->counted = e->has_progress;
+    if (q->counted)
+        atomic_fetch_add_explicit(&e->outstanding, 1, memory_order_seq_cst);
+}
+
+/* Hand over to whoever drives next. */
 static void push_inbox(struct abci_engine *e, struct abc_request *q)
 {
     begin(q);
-    q->counted = true;
-    atomic_fetch_add_explicit(&e->outstanding, 1, memory_order_seq_cst);
+    count(e, q);
     struct abc_request *head = atomic_load_explicit(&e->inbox, memory_order_relaxed);
     do
         q->next = head;
@@ -489,11 +503,24 @@ static void push_inbox(struct abci_engine *e, struct abc_request *q)
                                                   memory_order_relaxed)); /* pairs with take_inbox */
 }
 
+/* The header of the request is out since its start and nothing has happened since: read the peers' headers, unless one is late. */
+static bool end_short(struct abci_engine *e, struct abc_request *q)
+{
+    if (!e->header_stored || e->queue != q || abci_tiny_end(e, q->in, q->out) != ABC_OK)
+        return false; /* the general machine goes on, or finds the failure */
+    e->queue = q->next;
+    if (!e->queue)
+        e->queue_end = &e->queue;
+    q->status = ABC_OK;
+    atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release); /* pairs with state_of, as in complete */
+    return true;
+}
+
 int abci_engine_wait(struct abci_engine *e, struct abc_request *q)
 {
     while (state_of(q) != ABCI_REQUEST_COMPLETE) {
         if (state_of(q) == ABCI_REQUEST_STARTED && try_claim(e)) {
-            if (state_of(q) == ABCI_REQUEST_STARTED)
+            if (state_of(q) == ABCI_REQUEST_STARTED && !end_short(e, q))
                 drive(e, q);
             release_claim(e);
         } else {
@@ -508,9 +535,7 @@ static int run_claimed(struct abci_engine *e, struct abc_request *q)
 {
     begin(q);
     q->counted = false;
-    q->next = NULL;
-    *e->queue_end = q;
-    e->queue_end = &q->next;
+    enqueue(e, q);
     drive(e, q);
     release_claim(e);
     return ABCI_LIKELY(state_of(q) == ABCI_REQUEST_COMPLETE) ? q->status : abci_engine_wait(e, q);
@@ -544,18 +569,60 @@ int abci_engine_run_late(struct abci_engine *e, struct abc_request *q)
     return run_claimed(e, q);
 }
 
+/*
+ * A short allreduce like the last one, on an idle engine: only its header is stored now, end_short or abci_issue does the rest.
+ * With a progress thread the general machine starts it: who ends it is open then.
+ */
+static bool begin_short(struct abci_engine *e, struct abc_request *q)
+{
+    if (!q->plain || q->counted || q->id.collective != ABC_ALLREDUCE || e->queue || e->active)
+        return false;
+    if (!abci_tiny_like(e, q->in, q->out, q->id.count, q->reduction.type, q->reduction.op)) {
+        abci_tiny_learn(e, q);
+        return false;
+    }
+    if (!abci_tiny_begin(e, q->in, q->out))
+        return false;
+    q->first_sequence = e->next_sequence; /* abci_issue would set the same */
+    return true;
+}
+
+/* One pass for whoever only looks in; false: nothing moved. */
+static bool look_in(struct abci_engine *e, struct abc_request *own)
+{
+    int moved = pass(e, own);
+    if (moved < 0)
+        fail_all(e);
+    else if (moved)
+        moved_on(e);
+    return moved != 0;
+}
+
+/* The claim is ours: the request is queued, and what can be done without waiting is done. */
+static void start_claimed(struct abci_engine *e, struct abc_request *q)
+{
+    take_inbox(e);
+    begin(q);
+    count(e, q);
+    bool is_short = begin_short(e, q);
+    enqueue(e, q);
+    if (!is_short)
+        look_in(e, NULL);
+    release_claim(e); /* wakes the progress thread, too */
+}
+
 void abci_engine_start(struct abci_engine *e, struct abc_request *q)
 {
-    push_inbox(e, q);
     if (try_claim(e)) {
-        int moved = pass(e, NULL);
-        if (moved < 0)
-            fail_all(e);
-        else if (moved)
-            moved_on(e);
+        start_claimed(e, q);
+        return;
+    }
+    push_inbox(e, q);
+    if (try_claim(e)) { /* the holder has left meanwhile, perhaps without seeing the inbox */
+        look_in(e, NULL);
         release_claim(e);
     } else {
-        abci_shm_ring(e->shm->control);
+        abci_shm_ring(e->shm->control); /* the holder may sleep on the doorbell: let it see the inbox */
     }
     wake_progress(e);
 }
@@ -563,16 +630,21 @@ void abci_engine_start(struct abci_engine *e, struct abc_request *q)
 int abci_engine_test(struct abci_engine *e, struct abc_request *q)
 {
     if (state_of(q) == ABCI_REQUEST_STARTED && try_claim(e)) {
-        int moved = pass(e, q);
-        if (moved < 0)
-            fail_all(e);
-        else if (moved)
-            moved_on(e);
-        else if (state_of(q) == ABCI_REQUEST_STARTED && wait_for_peers(e, false) != ABC_OK)
+        if (!look_in(e, q) && state_of(q) == ABCI_REQUEST_STARTED && wait_for_peers(e, false) != ABC_OK)
             fail_all(e);
         release_claim(e);
     }
     return state_of(q) == ABCI_REQUEST_COMPLETE ? q->status : ABC_PENDING;
+}
+
+bool abci_engine_busy(struct abci_engine *e)
+{
+    if (!try_claim(e))
+        return true;
+    bool busy = e->active || e->queue || atomic_load_explicit(&e->inbox, memory_order_relaxed) ||
+                atomic_load_explicit(&e->outstanding, memory_order_relaxed);
+    release_claim(e);
+    return busy;
 }
 
 void abci_engine_progress(struct abci_engine *e, _Atomic int *stop)

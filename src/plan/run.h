@@ -69,7 +69,7 @@ struct abc_request {
     uint64_t chunk_bytes;
     uint64_t planned;                  /* chunks, unless the direct plan is run: that takes one */
     uint64_t chunks, issued, finished; /* of the run under way */
-    uint32_t first_sequence; /* of the first chunk: the operation's number; 0 before it is issued */
+    uint32_t first_sequence;           /* of the first chunk: the operation's number; 0 before it is issued */
     double timeout;
     int status;
     _Atomic int state;
@@ -82,7 +82,7 @@ struct abc_request {
     uint64_t backup_bytes;
     bool in_place, persistent, heap, counted;
     bool ran_direct; /* all ranks have offered their buffers */
-    bool plain; /* no option differs from the defaults */
+    bool plain;      /* no option differs from the defaults */
     int tag;
 };
 
@@ -91,6 +91,7 @@ struct abc_request {
 #define ABCI_TINY_MAX ABCI_EAGER
 struct abci_tiny {
     uint32_t bytes;
+    uint32_t chain;          /* of the header that is out, while header_stored */
     bool staged;             /* no header holds it */
     struct abc_request like; /* the call as it was prepared; its buffers mean nothing any more */
 };
@@ -102,7 +103,8 @@ struct abci_engine {
     struct abci_shm *shm;
     struct abci_machine machine;
     int pipeline;
-    bool offers; /* every peer is another process: buffers in the arena may be offered, see run_offer.c */
+    bool has_progress;    /* a progress thread may drive: started requests are counted, and it is woken for them */
+    bool offers;          /* every peer is another process: buffers in the arena may be offered, see run_offer.c */
     uint64_t stream_from; /* bytes of an operation whose output is streamed: it outgrows the caches */
     /* between threads */
     _Atomic uint32_t claim;              /* 1 while a thread drives */
@@ -110,7 +112,7 @@ struct abci_engine {
     _Atomic uint32_t sleepers;           /* threads on `event` */
     _Atomic uint32_t idle;               /* futex: 1 while the progress thread sleeps */
     _Atomic(struct abc_request *) inbox; /* started, not yet queued; newest first */
-    _Atomic uint32_t outstanding;        /* requests started and not complete */
+    _Atomic uint32_t outstanding;        /* requests for the progress thread: started, not complete */
     /* of the claim's holder */
     uint32_t next_sequence;
     uint32_t reads_over;      /* the done watermark */
@@ -135,7 +137,7 @@ struct abci_engine {
     char *remote;           /* tiles read by process_vm_readv */
     int status;             /* ABC_OK, or why the communicator ended */
     bool undecided;         /* the queue's first operation takes one sequence or several: see run_offer.c */
-    bool header_stored;     /* run_tiny.c has stored the header of next_sequence */
+    bool header_stored;     /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
     struct abci_tiny tiny;
 };
 
@@ -153,11 +155,17 @@ int abci_engine_run(struct abci_engine *engine, struct abc_request *request);
 #define ABCI_LATE 2
 int abci_engine_run_tiny(struct abci_engine *engine, const void *in, void *out, uint64_t count, abc_type type, abc_op op);
 int abci_engine_run_late(struct abci_engine *engine, struct abc_request *request);
-/* Start without blocking; wait and test below complete it. */
+/*
+ * Start without blocking; wait and test below complete it. Of a short allreduce that the engine knows only the header is stored
+ * here, and peers' memory is left alone: a look at a header that is not there yet would slow down the peer that is about to write
+ * it.
+ */
 void abci_engine_start(struct abci_engine *engine, struct abc_request *request);
 int abci_engine_wait(struct abci_engine *engine, struct abc_request *request);
 int abci_engine_test(struct abci_engine *engine, struct abc_request *request);
-/* Body of the progress thread: drives whenever something is outstanding, until *stop. */
+/* Is a started request not complete? For the owner's question only: others may start one at any moment. */
+bool abci_engine_busy(struct abci_engine *engine);
+/* Body of the progress thread; has_progress is set before it starts: drives whenever something is outstanding, until *stop. */
 void abci_engine_progress(struct abci_engine *engine, _Atomic int *stop);
 void abci_engine_poke(struct abci_engine *engine); /* let the progress thread look at *stop */
 /* Wait until every peer has stopped reading what this rank published; bounded by timeout. */

@@ -67,10 +67,17 @@ void abci_regions_free(struct abci_engine *e);
 /* The hash over all calls up to and including this one. */
 uint32_t abci_chained(uint32_t chain, const struct abci_call_id *id);
 
-/* run_tiny.c; run's status: ABC_OK, ABC_PENDING (nothing has happened), ABCI_LATE (the header is stored). */
+/* run_tiny.c; run's status: ABC_OK, ABC_PENDING (nothing has happened), ABCI_LATE (the header is stored), ABC_ERR_PEER. */
 void abci_tiny_learn(struct abci_engine *e, const struct abc_request *request);
 bool abci_tiny_like(const struct abci_engine *e, const void *in, const void *out, uint64_t count, abc_type type, abc_op op);
 int abci_tiny_run(struct abci_engine *e, const void *in, void *out);
+/*
+ * The same in two parts, for a started request. begin stores the header; false: nothing has happened. Afterwards the request must
+ * be first in the queue until it is over: by end, or by abci_issue, which finds the header stored. end does not note a failure: who
+ * gets ABC_ERR_PEER from it ends all requests.
+ */
+bool abci_tiny_begin(struct abci_engine *e, const void *in, void *out);
+int abci_tiny_end(struct abci_engine *e, const void *in, void *out);
 
 /* run_offer.c: do all ranks offer their buffers? Goes on with the direct plan, or with the one for any buffers. 1 decided, 0 a
  * header is missing, negative: mismatch. */
