@@ -149,29 +149,38 @@ static void close_walk(struct walk *w)
 }
 
 /*
- * Two ranks that show each other the same blocks of IN and nothing else stage where they have read last (run_stage.c), at the speed
- * of their own caches; plans that show different blocks write where the other has read. Measured from 8 KB to 2 MB: twice the speed
- * between near cores, more between distant ones. The walk knows nothing of caches, hence this factor.
+ * Two ranks that show each other as many blocks of the same buffers stage where they have read last (run_stage.c), at the speed of
+ * their own caches. The walk knows nothing of caches, hence these factors, measured from 8 KB to 2 MB: twice the speed; less when
+ * one reading step waits for another, and still less between distant cores, where a wait costs most (docs/performance.md).
  */
-#define SWAP_GAIN 0.5
+#define SWAP_ONE_STEP 0.5
+#define SWAP_NEAR 0.75
+#define SWAP_DISTANT 0.8
+#define DISTANT 1.2e-7 /* seconds of a hand-off */
 
 static bool swaps(const struct abci_plan_set *set)
 {
     if (set->nranks != 2 || set->plan[0]->nsteps == 0 || set->plan[0]->nsteps != set->plan[1]->nsteps)
         return false;
-    /* A buffer that holds one block is the same area on both ranks, whatever the block is called. */
-    bool shows = false, single = abci_part_width((abc_collective)set->plan[0]->collective, ABCI_IN) == ABCI_SINGLE;
+    bool shows = false;
     for (uint32_t i = 0; i < set->plan[0]->nsteps; i++) {
         const struct abci_step *a = &set->plan[0]->steps[i], *b = &set->plan[1]->steps[i];
         if (a->kind != ABCI_PUBLISH && b->kind != ABCI_PUBLISH)
             continue;
-        bool other_block = !single && a->src.block != b->src.block;
-        if (a->kind != b->kind || a->src.buffer != ABCI_IN || b->src.buffer != ABCI_IN || other_block ||
-            a->src.count != b->src.count)
+        if (a->kind != b->kind || a->src.buffer != b->src.buffer || a->src.buffer >= ABCI_TMP || a->src.count != b->src.count)
             return false;
         shows = true;
     }
     return shows;
+}
+
+/* What staging in one's own cache saves. */
+static double swap_gain(const struct abci_plan_set *set, const struct abci_price_constants *c)
+{
+    int reading = 0;
+    for (uint32_t i = 0; i < set->plan[0]->nsteps; i++)
+        reading += set->plan[0]->steps[i].kind != ABCI_PUBLISH && set->plan[0]->steps[i].npeers > 0;
+    return !swaps(set) ? 1 : reading < 2 ? SWAP_ONE_STEP : c->hand_off < DISTANT ? SWAP_NEAR : SWAP_DISTANT;
 }
 
 static void price_of(const struct abci_plan_set *set, const struct abci_price_constants *c, bool direct, struct abci_price *price)
@@ -181,7 +190,7 @@ static void price_of(const struct abci_plan_set *set, const struct abci_price_co
     if (open_walk(&w)) {
         price->fixed = walk(&w, 0);
         price->per_byte = (walk(&w, PROBE_BYTES) - price->fixed) / PROBE_BYTES;
-        price->per_byte *= !direct && swaps(set) ? SWAP_GAIN : 1;
+        price->per_byte *= direct ? 1 : swap_gain(set, c);
     }
     close_walk(&w);
 }

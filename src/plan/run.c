@@ -37,6 +37,15 @@ static bool leads(const struct abci_step *s, uint32_t index)
     return s->kind == ABCI_PUBLISH && s->counter == 0 && free_standing && (s->src.buffer == ABCI_IN || s->src.count == 0);
 }
 
+/* Only what is shown takes staging. */
+static void show_blocks(struct abci_runnable *r, const struct abci_ref *src)
+{
+    bool fresh = src->buffer == ABCI_IN ? !r->publishes_in : !r->publishes_out;
+    uint16_t *first = &r->first_shown[src->buffer], *last = &r->last_shown[src->buffer], end = src->block + src->count - 1;
+    *first = fresh || src->block < *first ? src->block : *first;
+    *last = fresh || end > *last ? end : *last;
+}
+
 static void derive_publishes(struct abci_runnable *r)
 {
     const struct abci_plan *p = r->plan;
@@ -46,6 +55,8 @@ static void derive_publishes(struct abci_runnable *r)
         const struct abci_step *s = &p->steps[i];
         if (s->kind != ABCI_PUBLISH || s->src.count == 0)
             continue;
+        if (s->src.buffer <= ABCI_OUT)
+            show_blocks(r, &s->src);
         r->publishes_in |= s->src.buffer == ABCI_IN;
         r->publishes_out |= s->src.buffer == ABCI_OUT;
         if (i < r->lead)

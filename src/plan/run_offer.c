@@ -11,8 +11,8 @@
  */
 #include "plan/run_internal.h"
 
-#define TILE (16u << 10)      /* bytes that stay in the first-level cache between the sum and its copies */
-#define FUSE_FROM (64u << 10) /* bytes of a slice, see one_pass */
+#define TILE (32u << 10)       /* bytes that stay in a near cache between the sum and its copies */
+#define STREAM_FROM (2u << 20) /* bytes of a slice, see one_pass */
 
 /* The staging that the other plan would have used goes back; peers do the same with theirs. */
 static void give_back_staging(struct abci_engine *e, struct abci_instance *inst)
@@ -78,28 +78,28 @@ void abci_offer_revoke(struct abci_instance *inst)
 
 /*
  * With two ranks one pass can store both results. In place that is best: this rank has just read the lines that it overwrites. Out
- * of place a peer that has read its old output shares each line, and a plain vector store to it takes as long as fetching it (8
- * GB/s between distant cores): there the one pass streams. Between near cores short slices are summed first and copied then, by
- * memcpy: its string instruction overwrites whole lines without fetching them; longer ones gain more by one pass.
+ * of place the peer shares each line, having read its old output, and a plain vector store takes as long as to fetch it (8 GB/s
+ * between distant cores). There a tile is summed first and copied then, by memcpy: its string instruction overwrites whole lines
+ * without fetching them, and leaves them where the peer finds them. What outgrows the caches anyhow is streamed in one pass.
+ * Measured with near and with distant cores: docs/performance.md.
  */
-static bool one_pass(const struct abci_engine *e, const struct abci_instance *inst, uint64_t bytes)
+static bool one_pass(const struct abci_instance *inst, uint64_t bytes)
 {
-    return inst->request->in_place || e->machine.stream_shared || bytes >= FUSE_FROM;
+    return inst->request->in_place || bytes >= STREAM_FROM;
 }
 
 int abci_spread(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s, struct abci_range to, char *dst,
                 struct abci_reduction *how, int nsrc)
 {
     const struct abci_peer *list = inst->run->plan->peers + s->peer;
-    bool stream = !inst->request->in_place && e->machine.stream_shared;
     uint64_t element = inst->shape.element, tile = TILE / element * element;
     for (int k = 0; k < s->npeers; k++) {
         int status = abci_locate(e, inst, list[k].rank, 0, ABCI_OUT, to, &e->located[k]);
         if (status != ABC_OK)
             return status;
     }
-    how->store = stream ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN;
-    if (s->npeers == 1 && !how->user && one_pass(e, inst, to.bytes)) {
+    how->store = inst->request->in_place ? ABCI_STORE_PLAIN : ABCI_STORE_STREAM;
+    if (s->npeers == 1 && !how->user && one_pass(inst, to.bytes)) {
         abci_reduce(how, (char *)(uintptr_t)e->located[0].local, dst, e->sources, nsrc, to.bytes / element);
         return ABC_OK;
     }

@@ -137,6 +137,20 @@ static int own_region(struct abci_engine *e, struct abci_instance *inst, uint64_
     return ABC_OK;
 }
 
+/*
+ * The part of a staged buffer's area that holds the blocks which are shown: where it begins, and how long it is in whole lines.
+ * With two ranks that show each other different blocks both then begin at the same place of a token, so that each writes where it
+ * has read.
+ */
+static uint64_t shown_part(const struct abci_instance *inst, int buffer, uint64_t *bytes)
+{
+    struct abci_range first = abci_part_block(&inst->shape, buffer, inst->run->first_shown[buffer]);
+    struct abci_range last = abci_part_block(&inst->shape, buffer, inst->run->last_shown[buffer]);
+    uint64_t from = first.area / ABCI_LINE * ABCI_LINE;
+    *bytes = (last.area + last.bytes - from + ABCI_LINE - 1) / ABCI_LINE * ABCI_LINE;
+    return from;
+}
+
 int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
 {
     const struct abci_plan *plan = inst->run->plan;
@@ -150,8 +164,9 @@ int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
         inst->mode[b] = choose_mode(e, inst, b);
         inst->stage[b] = NULL;
         if (inst->mode[b] == ABCI_MODE_STAGED) {
-            area[b] = at;
-            at += abci_part_area(&inst->shape, b);
+            uint64_t bytes;
+            area[b] = at - shown_part(inst, b, &bytes); /* of block 0: may lie before the staging, and is not touched then */
+            at += bytes;
             needed = true;
         }
     }

@@ -14,6 +14,7 @@
 #include "tune/rules.h"
 
 #define MAX_ALGOS 16
+#define DISTANT 1.2e-7   /* seconds of a hand-off; as in plan/price.c */
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
 #define MAX_CHUNK (1u << 30)
@@ -281,8 +282,9 @@ static void bound_chunks(const struct abci_chooser *c, struct abci_rules_config 
  * Chunks where nobody names them. Each chunk costs its waits; a large one is written to memory before a peer has read it. All
  * measured with 2 CPUs by `abcomm tune` (bench/results/regret.md):
  *
- * - A CPU for each rank, 2 ranks: 256 KiB of private memory stay in the caches of both, in the arena 1 MiB gains 10 %. With more
- * ranks each reads a slice of a chunk, so chunks grow with the ranks.
+ * - A CPU for each rank, 2 ranks: 256 KiB of private memory stay in the caches of both, in the arena 1 MiB gains 10 %. Sums want
+ *   128 KiB between near cores and 512 KiB between distant ones, where each wait costs more: 10 % either way.
+ * - With more ranks each reads a slice of a chunk, so chunks grow with the ranks.
  * - Crowded, a wait is a yield of the CPU, so few large chunks win, until a rank's share of the work leaves its second-level cache
  *   (1 MiB there). Then small ones do, by 20 to 50 % where private memory is reduced: it is staged, and the staging of the last
  * rank pushes out that of the first.
@@ -296,6 +298,9 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
         config->chunk = 4 << 20;
         config->long_chunk = staged_sums ? 256 << 10 : 1 << 20;
         config->long_from = (staged_sums ? (uint64_t)c->nranks << 20 : 16 << 20) / share + 1;
+    } else if (c->nranks == 2 && coll == ABC_ALLREDUCE && !arena) {
+        config->chunk = config->long_chunk = c->constants.hand_off < DISTANT ? 128 << 10 : 512 << 10;
+        config->long_from = UINT64_MAX;
     } else {
         config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;
         config->long_chunk = config->chunk;
