@@ -79,7 +79,7 @@ static abc_call call_of(const struct tune_job *job, const struct tune_case *c, i
 static bool eligible(const struct tune_job *job, const struct abci_algo *algo, abc_collective collective)
 {
     struct abci_plan_set set;
-    if (!abci_algo_fits(algo, collective, job->nranks))
+    if (!abci_algo_fits(algo, collective, job->nranks) || (algo->direct && job->memory == BENCH_PRIVATE))
         return false;
     if (collective != ABC_ALLREDUCE && collective != ABC_REDUCE_SCATTER)
         return true;
