@@ -118,7 +118,8 @@ void abci_fork_watch(abci_fork_fn watcher);
 /* ---- text.c ---- */
 /* Number of slips (a character too many, missing, wrong, or two swapped) between a and b; only the first 63 bytes count. */
 int abci_text_distance(const char *a, const char *b);
-/* Copy at most capacity - 1 bytes and make every control character a '?', so that foreign text cannot break a line. */
+/* Copy at most capacity - 1 bytes and make a '?' of every control character, and of every byte that belongs to no character of
+ * UTF-8: foreign text breaks neither a line nor JSON. `out` may be `text`. */
 void abci_text_clean(char *out, size_t capacity, const char *text);
 
 /* ---- memory.c ---- */

@@ -32,12 +32,33 @@ int abci_text_distance(const char *a, const char *b)
     return rows[na % 3][nb];
 }
 
+/* Bytes of the character of UTF-8 that begins here; 0: none does. Reads `most` bytes at most. */
+static size_t character(const char *text, size_t most)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    size_t bytes = c[0] < 0x80 ? 1 : c[0] >= 0xc2 && c[0] < 0xe0 ? 2 : c[0] >= 0xe0 && c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
+    if (bytes > most || (c[0] >= 0x80 && c[0] < 0xc2))
+        return 0;
+    for (size_t i = 1; i < bytes; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    /* Longer than it need be, half of a pair of UTF-16, or beyond the last character. */
+    bool wrong = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] > 0x9f) || (c[0] == 0xf0 && c[1] < 0x90) ||
+                 (c[0] == 0xf4 && c[1] > 0x8f);
+    return wrong ? 0 : bytes;
+}
+
 void abci_text_clean(char *out, size_t capacity, const char *text)
 {
     size_t n = 0;
-    for (; n + 1 < capacity && text[n]; n++) {
+    while (n + 1 < capacity && text[n]) {
         unsigned char c = (unsigned char)text[n];
-        out[n] = (c < 0x20 || c == 0x7f) ? '?' : text[n];
+        size_t bytes = character(text + n, capacity - 1 - n);
+        if (bytes > 1)
+            memmove(out + n, text + n, bytes);
+        else
+            out[n] = bytes == 0 || c < 0x20 || c == 0x7f ? '?' : text[n];
+        n += bytes > 0 ? bytes : 1;
     }
     if (capacity > 0)
         out[n] = 0;

@@ -9,6 +9,7 @@
 #endif
 
 #define YOUNGEST_NS 10000000u /* a rate is taken over at least this time */
+#define AGE_MOST 1e18         /* ns: 31 years */
 
 bool abci_event_tsc_usable(void)
 {
@@ -50,7 +51,9 @@ static int pick(const struct abci_event_ring *first, const struct abci_event_rin
     if (most > ABCI_EVENTS)
         most = ABCI_EVENTS;
     uint64_t oldest = newest > (uint64_t)most ? newest - (uint64_t)most + 1 : 1;
-    for (uint64_t number = oldest; number <= newest; number++) {
+    /* Counted, since in memory that a broken process has filled the newest may be the last number that there is. */
+    for (int i = 0; i < most && newest - oldest >= (uint64_t)i && newest != 0; i++) {
+        uint64_t number = oldest + (uint64_t)i;
         const struct abci_event *e = &first->event[(number - 1) % ABCI_EVENTS], *again = &second->event[(number - 1) % ABCI_EVENTS];
         if (atomic_load_explicit(&e->number, memory_order_acquire) != number) /* pairs with abci_event_commit */
             continue;
@@ -86,7 +89,8 @@ uint64_t abci_event_age(const struct abci_event_ring *ring, uint64_t time)
     uint64_t now = abci_event_ticks(ring->clock);
     if (now <= time || now <= ring->start_ticks)
         return 0;
-    return (uint64_t)((double)(now - time) * ((double)(ns - ring->start_ns) / (double)(now - ring->start_ticks)));
+    double age = (double)(now - time) * ((double)(ns - ring->start_ns) / (double)(now - ring->start_ticks));
+    return age < AGE_MOST ? (uint64_t)age : (uint64_t)AGE_MOST; /* more is not the library's writing */
 }
 
 const char *abci_event_kind_name(int kind)

@@ -60,6 +60,23 @@ static void test_wraps(void **state)
 }
 
 /* A writer that was stopped inside a record, or that overwrote one between two looks. */
+/* What a broken process may have left in its memory: the last number that there is, and a clock that cannot be. */
+static void test_broken(void **state)
+{
+    abci_event_ring_init(&ring);
+    write_one(ABCI_EVENT_START, 1);
+    ring.event[(UINT64_MAX - 1) % ABCI_EVENTS].number = UINT64_MAX;
+    assert_int_equal(abci_event_copy(&ring, out, ABCI_EVENTS), 1); /* once around and no further */
+    assert_true(out[0].number == UINT64_MAX);
+    assert_int_equal(abci_event_copy(&ring, out, 0), 0);
+    abci_event_ring_init(&ring);
+    if (ring.clock == ABCI_CLOCK_TSC) {
+        ring.start_ns = 0;
+        ring.start_ticks = abci_event_ticks(ring.clock) - 1;
+        assert_true(abci_event_age(&ring, 0) >= 1000000000u);
+    }
+}
+
 static void test_torn(void **state)
 {
     static struct abci_event_ring before;
@@ -123,6 +140,7 @@ static void test_cost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_empty), cmocka_unit_test(test_order), cmocka_unit_test(test_wraps),
-                                       cmocka_unit_test(test_torn),  cmocka_unit_test(test_age),   cmocka_unit_test(test_cost)};
+                                       cmocka_unit_test(test_torn),  cmocka_unit_test(test_age),   cmocka_unit_test(test_cost),
+                                       cmocka_unit_test(test_broken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
