@@ -313,14 +313,14 @@ static int overlap(struct rank *r)
         good = good && (r->rank > 1 || await_word(r, 1));
         release(&p, CHUNKS - 1, CHUNKS);
     }
-    int code = pipe_close(&p, true);
+    good = good && check(r, reach(&p, &p.over, CHUNKS), "only %d of %d chunks came back", p.over, CHUNKS);
     if (r->rank == 0 && good) {
         int first = when(&p, REDUCED, 0), last = when(&p, REDUCED, CHUNKS - 1);
         good = check(r, when(&p, COPIED_OUT, BOUNCES - 1) < first, "chunk 0 was over before the buffers were filled") &&
                check(r, when(&p, COPIED_IN, 0) < last, "nothing was copied back before all was over") &&
                check(r, when(&p, COPIED_OUT, BOUNCES) > when(&p, COPIED_IN, 0), "a buffer was filled before it was free");
     }
-    return good ? code : 1;
+    return pipe_close(&p, true) == 0 && good ? 0 : 1;
 }
 
 /* The device of rank 1 fails in the middle: every rank's chunks end, each callback comes once, nobody hangs. */
