@@ -1,7 +1,7 @@
 """launchers.py - what the launcher tests share: running a job with a limit, judging its output, finding or installing a launcher.
 
 Wheels go to virtual environments below BUILD/launchers; those of `./dev bench peers` are taken where they are there. A test installs
-the small ones itself; large ones (torch, Intel MPI) only with ABC_TEST_FULL=1, else it says so and skips.
+the small ones itself; large ones (torch, Intel MPI) only with ABC_TEST_LARGE=1, else it says so and skips.
 """
 import os
 import re
@@ -12,7 +12,7 @@ import time
 
 BUILD, ROOT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 HELLO = os.path.join(BUILD, "examples", "hello")
-FULL = os.environ.get("ABC_TEST_FULL") == "1"
+LARGE = "1" in (os.environ.get("ABC_TEST_FULL"), os.environ.get("ABC_TEST_LARGE"))
 LIMIT = 60           # seconds for one job
 INSTALL_LIMIT = 300  # seconds for one installation
 PASSED, FAILED, SKIPPED = [], [], []
@@ -80,8 +80,8 @@ def wheel(name, packages, bench_name=None, large=False, dependencies=False):
     where = os.environ.get("ABC_TEST_" + name.upper()) or os.path.join(BUILD, "launchers", name)
     if "ABC_TEST_" + name.upper() in os.environ or os.path.exists(os.path.join(where, "complete")):
         return where
-    if large and not FULL:
-        raise Skip(f"{' '.join(packages)} is large and not installed; ABC_TEST_FULL=1 installs it below {BUILD}, or "
+    if large and not LARGE:
+        raise Skip(f"{' '.join(packages)} is large and not installed; ABC_TEST_LARGE=1 installs it below {BUILD}, or "
                    f"ABC_TEST_{name.upper()}=DIR names a virtual environment that has it")
     shutil.rmtree(where, ignore_errors=True)
     for command in ([sys.executable, "-m", "venv", where],

@@ -53,6 +53,7 @@ expect "installs it" 0 "install -y --no-install-recommends openmpi-bin libopenmp
 stand_in mpirun ""
 stand_in mpicc ""
 stand_in strace ""
+stand_in g++ ""
 stand_in python3 ""
 on_machine setup bench
 expect "nothing missing" 0 "dev: nothing is missing for: bench"
