@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "plan/part.h"
 #include "tools.h"
 
 #define HUGE_PAGE (2u << 20)
@@ -85,21 +86,31 @@ static void free_buffers(struct bench *b)
 static uint64_t count_of(const struct bench *b, uint64_t bytes, abc_type type)
 {
     uint64_t elements = bytes / abc_type_size(type);
-    bool whole = b->args.collective == ABC_ALLREDUCE || b->args.collective == ABC_BROADCAST;
-    return whole ? elements : elements / (uint64_t)b->nranks;
+    return abci_part_by_rank(b->args.collective) ? elements / (uint64_t)b->nranks : elements;
 }
 
 static struct layout lay_out(const struct bench *b, const struct bench_row *row, bool in_place)
 {
     uint64_t n = row->count, all = n * (uint64_t)b->nranks, first = n * (uint64_t)b->rank;
     size_t offset = first * abc_type_size(row->type);
+    bool root = b->rank == row->root;
     switch (b->args.collective) {
     case ABC_REDUCE_SCATTER:
         return (struct layout){b->in, in_place ? (char *)b->in + offset : b->out, all, first, n};
     case ABC_ALLGATHER:
         return (struct layout){in_place ? (char *)b->out + offset : b->in, b->out, n, 0, all};
     case ABC_BROADCAST:
-        return (struct layout){in_place ? b->out : b->in, b->out, b->rank == row->root ? n : 0, 0, n};
+        return (struct layout){in_place ? b->out : b->in, b->out, root ? n : 0, 0, n};
+    case ABC_REDUCE:
+        return (struct layout){in_place && root ? b->out : b->in, b->out, n, 0, root ? n : 0};
+    case ABC_GATHER:
+        return (struct layout){in_place && root ? (char *)b->out + offset : b->in, b->out, n, 0, root ? all : 0};
+    case ABC_SCATTER:
+        return (struct layout){b->in, in_place && root ? (char *)b->in + offset : b->out, root ? all : 0, first, n};
+    case ABC_ALLTOALL:
+        return (struct layout){in_place ? b->out : b->in, b->out, all, first, all};
+    case ABC_EXSCAN:
+        return (struct layout){in_place ? b->out : b->in, b->out, n, 0, b->rank > 0 ? n : 0};
     default:
         return (struct layout){in_place ? b->out : b->in, b->out, n, 0, n};
     }
@@ -123,14 +134,18 @@ static uint64_t inspect(struct bench *b, const struct bench_row *row, const stru
         bench_read(l->out, l->out_count * abc_type_size(row->type));
         return 0;
     }
-    if (collective == ABC_ALLGATHER) {
+    if (l->out_count == 0)
+        return 0;
+    if (abci_part_width(collective, ABCI_OUT) == ABCI_WIDE) { /* block r comes from rank r */
         for (int r = 0; r < b->nranks; r++)
-            wrong += bench_check((char *)l->out + (size_t)r * block, row->type, ABC_SUM, limit, &b->seeds[r], 1, 0, row->count);
+            wrong += bench_check((char *)l->out + (size_t)r * block, row->type, ABC_SUM, limit, &b->seeds[r], 1, l->out_first,
+                                 row->count);
         return wrong;
     }
-    bool one = collective == ABC_BROADCAST;
-    return bench_check(l->out, row->type, one ? ABC_SUM : row->op, limit, one ? &b->seeds[row->root] : b->seeds,
-                       one ? 1 : b->nranks, l->out_first, l->out_count);
+    bool one = !abci_is(ABCI_REDUCING, collective);
+    int added = collective == ABC_SCAN ? b->rank + 1 : collective == ABC_EXSCAN ? b->rank : b->nranks;
+    return bench_check(l->out, row->type, one ? ABC_SUM : row->op, limit, one ? &b->seeds[row->root] : b->seeds, one ? 1 : added,
+                       l->out_first, l->out_count);
 }
 
 /* For the test of the check: one element of the last rank's output changes beyond any tolerance. */
@@ -250,8 +265,7 @@ static int run_size(struct bench *b, struct bench_row *row, uint64_t bytes)
 {
     memset(row->place, 0, sizeof row->place);
     row->count = count_of(b, bytes, row->type);
-    bool whole = b->args.collective == ABC_ALLREDUCE || b->args.collective == ABC_BROADCAST;
-    row->bytes = row->count * abc_type_size(row->type) * (whole ? 1 : (uint64_t)b->nranks);
+    row->bytes = row->count * abc_type_size(row->type) * (abci_part_by_rank(b->args.collective) ? (uint64_t)b->nranks : 1);
     progress(b, row);
     int status = measure(b, row);
     progress(b, NULL);
@@ -278,8 +292,8 @@ static int run_sizes(struct bench *b, struct bench_row *row)
 static int run_memory(struct bench *b, unsigned memory)
 {
     const struct bench_args *a = &b->args;
-    bool reduces = a->collective == ABC_ALLREDUCE || a->collective == ABC_REDUCE_SCATTER;
-    bool rooted = a->collective == ABC_BROADCAST, typed = a->collective != ABC_BARRIER;
+    bool reduces = abci_is(ABCI_REDUCING, a->collective), prefix = abci_is(ABCI_PREFIX, a->collective);
+    bool rooted = abci_is(ABCI_ROOTED, a->collective), typed = a->collective != ABC_BARRIER;
     int first = rooted ? (a->root < 0 ? 0 : a->root) : NO_ROOT, last = rooted ? (a->root < 0 ? b->nranks - 1 : a->root) : NO_ROOT;
     struct bench_row row = {.memory = memory};
     b->memory = memory;
@@ -292,7 +306,7 @@ static int run_memory(struct bench *b, unsigned memory)
         if (!(a->types & 1u << type) && typed)
             continue;
         for (int op = 0; status == 0 && op < ABC_OP_COUNT; op++) {
-            if (reduces && (!(a->ops & 1u << op) || !abc_op_fits((abc_op)op, (abc_type)type)))
+            if (reduces && (!(a->ops & 1u << op) || !abc_op_fits((abc_op)op, (abc_type)type) || (prefix && op == ABC_AVG)))
                 continue;
             row.type = (abc_type)type;
             row.op = (abc_op)op;

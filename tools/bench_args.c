@@ -122,7 +122,10 @@ static int take_collective(struct parse *p, const char *text)
             p->args->collective = (abc_collective)i;
             return BENCH_RUN;
         }
-    return refuse(p, "unknown collective '%s'; give allreduce, reduce_scatter, allgather, broadcast or barrier", text);
+    return refuse(p,
+                  "unknown collective '%s'; give allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather, "
+                  "scatter, alltoall, scan or exscan",
+                  text);
 }
 
 static int take_root(struct parse *p, const char *text)
@@ -225,7 +228,8 @@ int bench_args_parse(struct bench_args *args, int argc, char **argv, char *why, 
     if (wants_help(argc, argv))
         return 0;
     if (argc < 2 || argv[1][0] == '-')
-        return refuse(&p, "name the collective first: allreduce, reduce_scatter, allgather, broadcast or barrier");
+        return refuse(&p, "name the collective first: allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather, "
+                          "scatter, alltoall, scan or exscan");
     int code = take_collective(&p, argv[1]);
     opterr = 0;
     optind = 2;
@@ -246,22 +250,24 @@ int bench_args_parse(struct bench_args *args, int argc, char **argv, char *why, 
 void bench_args_help(FILE *out)
 {
     fputs("usage: abcomm run -n RANKS -- abcomm bench COLLECTIVE [FLAGS]\n\n"
-          "Measure allreduce, reduce_scatter, allgather, broadcast or barrier, and check every result.\n\n"
+          "Measure a collective and check every result: allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather,\n"
+          "scatter, alltoall, scan or exscan.\n\n"
           "  -b, -e SIZE        smallest and largest size in bytes, K, M or G (8, 8M)\n"
           "  -f FACTOR          from one size to the next (4)\n"
           "  -i SIZE            or a fixed step\n"
           "  -n, -w COUNT       timed calls a size (20), untimed calls before them (1)\n"
           "  -d TYPES           f32, bf16, f16, i8 and all else that `abcomm info` lists, several with commas, or all (f32)\n"
           "  -o OPERATIONS      sum, min, max, avg, several with commas, or all (sum)\n"
-          "  -r ROOT            of broadcast; -1: each in turn (0)\n"
+          "  -r ROOT            of broadcast, reduce, gather and scatter; -1: each in turn (0)\n"
           "  -c 0|1             check the results (1)\n"
           "  --mem MEMORY       private, arena (abc_mem_alloc) or both (private)\n"
           "  --in-place PLACE   0, 1 or both (both)\n"
           "  --algo NAME        an algorithm of `abcomm plan --list` instead of the choice by price\n"
           "  --json FILE        the numbers as JSON too; -: instead of the table\n"
           "  --pin              rank r stays on CPU r modulo the allowed ones\n\n"
-          "Sizes count as in nccl-tests: the whole vector for allreduce and broadcast, the gathered one for allgather, the\n"
-          "input for reduce_scatter. Before each call every rank writes its whole input anew, after it every rank reads its whole\n"
+          "Sizes count as in nccl-tests: the whole vector for allreduce, broadcast, reduce and scans, else the larger of the two\n"
+          "buffers, which all ranks' blocks make up. Before each call every rank writes its whole input anew, after it every rank "
+          "reads its whole\n"
           "output; one rank starts up to 1 us late. A time runs from the last start to the last end over the ranks. `time` is the\n"
           "mean; p50 and p99 stand at the end of the row, then the bare hand-off: all ranks exchange one flag, nothing else.\n",
           out);

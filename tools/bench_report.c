@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "plan/plan.h"
+
 #define NEAR_US 0.15 /* two ranks: cores behind one cache hand a line over in less */
 
 double bench_algbw(uint64_t bytes, double us)
@@ -24,6 +26,9 @@ double bench_bus_factor(abc_collective collective, int nranks)
         return 2 * (n - 1) / n;
     case ABC_REDUCE_SCATTER:
     case ABC_ALLGATHER:
+    case ABC_GATHER:
+    case ABC_SCATTER:
+    case ABC_ALLTOALL:
         return (n - 1) / n;
     default:
         return 1;
@@ -45,7 +50,7 @@ static const char *distance_name(const struct bench_frame *f, double handoff)
 
 static bool has_op(abc_collective collective)
 {
-    return collective == ABC_ALLREDUCE || collective == ABC_REDUCE_SCATTER;
+    return abci_is(ABCI_REDUCING, collective);
 }
 
 static void json_text(FILE *out, const char *text)

@@ -32,11 +32,12 @@ static void print_usage(FILE *out)
     fputs("usage: abcomm plan COLLECTIVE [--algo NAME] [--ranks N] [--root R] [--rank R] [--json] [--check] [--price BYTES]\n"
           "       abcomm plan --file FILE [--rank R] [--json] [--check] [--price BYTES]\n"
           "       abcomm plan --list\n\n"
-          "COLLECTIVE is allreduce, reduce_scatter, allgather, broadcast or barrier. Without --algo all algorithms that do it\n"
-          "are compared, and what is chosen at which size is shown, by price or by the file that ABCOMM_TUNING names.\n\n"
+          "COLLECTIVE is allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather, scatter, alltoall, scan or\n"
+          "exscan. Without --algo all algorithms that do it are compared, and what is chosen at which size is shown, by price or "
+          "by the file that ABCOMM_TUNING names.\n\n"
           "  --algo NAME    print the plan of this algorithm\n"
           "  --ranks N      number of ranks (default 4)\n"
-          "  --root R       root of a broadcast (default 0)\n"
+          "  --root R       root of a broadcast, reduce, gather or scatter (default 0)\n"
           "  --rank R       print only this rank's steps\n"
           "  --json         print the plan as JSON, which --file and abc_comm_load_plan read\n"
           "  --check        only prove the plan: exit code 1 when it is wrong\n"
@@ -145,7 +146,7 @@ static int show_choice(const struct options *o, abc_collective coll)
     struct abci_chooser_config config = {.nranks = o->ranks, .constants = &typical, .forced = "", .tuning = &tuning};
     struct abci_chooser *chooser = NULL;
     const char *path = abci_setting_string(ABCI_SET_TUNING);
-    bool sums = coll == ABC_ALLREDUCE || coll == ABC_REDUCE_SCATTER;
+    bool sums = abci_is(ABCI_REDUCING, coll);
     int status = path[0] ? abci_tuning_load(path, &tuning) : ABC_OK;
     if (status == ABC_OK)
         status = abci_chooser_open(&config, &chooser);
@@ -310,7 +311,9 @@ int tool_plan(int argc, char **argv)
         return tool_misuse("plan", "give a collective, or a plan with --file");
     int coll = o.collective ? collective_of(o.collective) : 0;
     if (coll < 0)
-        return tool_misuse("plan", "no collective '%s'; there are allreduce, reduce_scatter, allgather, broadcast, barrier",
+        return tool_misuse("plan",
+                           "no collective '%s'; there are allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, "
+                           "gather, scatter, alltoall, scan or exscan",
                            o.collective);
     if (!o.file && o.root >= o.ranks)
         return tool_misuse("plan", "--root must be below the number of ranks, %d", o.ranks);

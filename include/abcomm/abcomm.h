@@ -116,6 +116,12 @@ typedef enum abc_collective {
     ABC_ALLGATHER = 2,      /* in: count, out: count * size                       */
     ABC_BROADCAST = 3,      /* in: count (root only), out: count on every rank    */
     ABC_BARRIER = 4,        /* no buffers                                         */
+    ABC_REDUCE = 5,         /* in: count, out: count (root only)                  */
+    ABC_GATHER = 6,         /* in: count, out: count * size (root only)           */
+    ABC_SCATTER = 7,        /* in: count * size (root only), out: count           */
+    ABC_ALLTOALL = 8, /* in: count * size, out: count * size; block r of `in` goes to rank r, block r of `out` comes from it */
+    ABC_SCAN = 9,     /* in: count, out: count, the sum over ranks 0 to `rank` */
+    ABC_EXSCAN = 10,  /* in: count, out: count, the sum over ranks 0 to `rank` - 1; rank 0's output is left alone */
     ABC_COLLECTIVE_COUNT
 } abc_collective;
 
@@ -295,6 +301,20 @@ ABC_API int abc_reduce_scatter(const void *in, void *out, uint64_t count, abc_ty
 ABC_API int abc_allgather(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm);
 ABC_API int abc_broadcast(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm);
 ABC_API int abc_barrier(abc_comm *comm);
+/*
+ * reduce, gather and scatter have a root. A buffer that only the root has (abc_collective tells) is ignored elsewhere and may be
+ * NULL. In place at the root: reduce and gather with ABC_IN_PLACE as `in` there, scatter with ABC_IN_PLACE as `out`; or with the
+ * matching part of the other buffer. alltoall, scan and exscan work in place on every rank; alltoall then copies its input first.
+ *
+ * scan and exscan add in rank order as allreduce does; there is no average of a prefix. A root's call may return before others
+ * have called, and theirs before the root's: none of these is a barrier.
+ */
+ABC_API int abc_reduce(const void *in, void *out, uint64_t count, abc_type type, abc_op op, int root, abc_comm *comm);
+ABC_API int abc_gather(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm);
+ABC_API int abc_scatter(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm);
+ABC_API int abc_alltoall(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm);
+ABC_API int abc_scan(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm);
+ABC_API int abc_exscan(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm);
 /* The same, started: complete them with abc_wait. */
 ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
                                 abc_request **req);
@@ -304,6 +324,15 @@ ABC_API int abc_allgather_start(const void *in, void *out, uint64_t count, abc_t
 ABC_API int abc_broadcast_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm,
                                 abc_request **req);
 ABC_API int abc_barrier_start(abc_comm *comm, abc_request **req);
+ABC_API int abc_reduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, int root, abc_comm *comm,
+                             abc_request **req);
+ABC_API int abc_gather_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm, abc_request **req);
+ABC_API int abc_scatter_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm,
+                              abc_request **req);
+ABC_API int abc_alltoall_start(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm, abc_request **req);
+ABC_API int abc_scan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm, abc_request **req);
+ABC_API int abc_exscan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
+                             abc_request **req);
 
 #ifdef __cplusplus
 }

@@ -46,6 +46,42 @@ ABC_API int abc_barrier(abc_comm *comm)
     return abc_run(comm, &c);
 }
 
+ABC_API int abc_reduce(const void *in, void *out, uint64_t count, abc_type type, abc_op op, int root, abc_comm *comm)
+{
+    abc_call c = describe(ABC_REDUCE, in, out, count, type, op, root);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_gather(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm)
+{
+    abc_call c = describe(ABC_GATHER, in, out, count, type, ABC_SUM, root);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_scatter(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm)
+{
+    abc_call c = describe(ABC_SCATTER, in, out, count, type, ABC_SUM, root);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_alltoall(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm)
+{
+    abc_call c = describe(ABC_ALLTOALL, in, out, count, type, ABC_SUM, 0);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_scan(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm)
+{
+    abc_call c = describe(ABC_SCAN, in, out, count, type, op, 0);
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_exscan(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm)
+{
+    abc_call c = describe(ABC_EXSCAN, in, out, count, type, op, 0);
+    return abc_run(comm, &c);
+}
+
 ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
                                 abc_request **req)
 {
@@ -76,6 +112,43 @@ ABC_API int abc_broadcast_start(const void *in, void *out, uint64_t count, abc_t
 ABC_API int abc_barrier_start(abc_comm *comm, abc_request **req)
 {
     abc_call c = describe(ABC_BARRIER, NULL, NULL, 0, ABC_F32, ABC_SUM, 0);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_reduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, int root, abc_comm *comm,
+                             abc_request **req)
+{
+    abc_call c = describe(ABC_REDUCE, in, out, count, type, op, root);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_gather_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_GATHER, in, out, count, type, ABC_SUM, root);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_scatter_start(const void *in, void *out, uint64_t count, abc_type type, int root, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_SCATTER, in, out, count, type, ABC_SUM, root);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_alltoall_start(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_ALLTOALL, in, out, count, type, ABC_SUM, 0);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_scan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_SCAN, in, out, count, type, op, 0);
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_exscan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_EXSCAN, in, out, count, type, op, 0);
     return abc_start(comm, &c, req);
 }
 

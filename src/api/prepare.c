@@ -62,60 +62,96 @@ static int check_call(const abc_comm *comm, const abc_call *c, struct abc_reques
     if (c->count > ADDRESSABLE / element / (uint64_t)comm->nranks)
         return abci_error(ABC_ERR_ARGUMENT, "count %llu of %s is more than memory can hold", (unsigned long long)c->count,
                           abc_type_name(c->type));
-    if (c->collective == ABC_BROADCAST && (c->root < 0 || c->root >= comm->nranks))
+    if (abci_is(ABCI_ROOTED, c->collective) && (c->root < 0 || c->root >= comm->nranks))
         return abci_error(ABC_ERR_ARGUMENT, "root %d is not a rank; there are %d", c->root, comm->nranks);
-    if (c->collective != ABC_ALLREDUCE && c->collective != ABC_REDUCE_SCATTER)
+    if (!abci_is(ABCI_REDUCING, c->collective))
         return ABC_OK;
+    if (abci_is(ABCI_PREFIX, c->collective) && c->op == ABC_AVG)
+        return abci_error(ABC_ERR_UNSUPPORTED, "%s has no average; add, and divide by the number of ranks that count",
+                          abc_collective_name(c->collective));
     return check_op(c, q);
 }
 
 /* Bytes of the whole input and output on this rank, and where in the larger one the smaller lies when the call is in place. */
 struct extent {
-    uint64_t in, out, shift;
+    uint64_t in, out, in_shift, out_shift;
 };
 
 static struct extent extents(const abc_comm *comm, const abc_call *c, uint64_t block)
 {
     uint64_t all = block * (uint64_t)comm->nranks, mine = block * (uint64_t)comm->rank;
+    bool root = comm->rank == c->root;
     switch (c->collective) {
     case ABC_REDUCE_SCATTER:
-        return (struct extent){all, block, mine};
+        return (struct extent){all, block, mine, 0};
     case ABC_ALLGATHER:
-        return (struct extent){block, all, mine};
+        return (struct extent){block, all, 0, mine};
     case ABC_BROADCAST:
-        return (struct extent){comm->rank == c->root ? block : 0, block, 0};
+        return (struct extent){root ? block : 0, block, 0, 0};
+    case ABC_REDUCE:
+        return (struct extent){block, root ? block : 0, 0, 0};
+    case ABC_GATHER:
+        return (struct extent){block, root ? all : 0, 0, root ? mine : 0};
+    case ABC_SCATTER:
+        return (struct extent){root ? all : 0, block, root ? mine : 0, 0};
+    case ABC_ALLTOALL:
+        return (struct extent){all, all, 0, 0};
+    case ABC_EXSCAN:
+        return (struct extent){block, comm->rank > 0 ? block : 0, 0, 0};
     default:
-        return (struct extent){block, block, 0};
+        return (struct extent){block, block, 0, 0};
     }
 }
 
+/* Resolve ABC_IN_PLACE as output: the input, or the own block in it. */
+static int place_output(const abc_call *c, struct extent e, char **out)
+{
+    if (e.out == 0 && c->collective != ABC_EXSCAN) {
+        *out = NULL; /* this rank has none: not looked at */
+        return ABC_OK;
+    }
+    if (c->in == ABC_IN_PLACE || abci_part_width(c->collective, ABCI_IN) == ABCI_SINGLE)
+        return abci_error(ABC_ERR_ARGUMENT,
+                          "ABC_IN_PLACE as output needs an input that holds the output; like gather, allgather works in place by "
+                          "ABC_IN_PLACE as input");
+    if (e.in == 0 && e.out > 0 && c->collective == ABC_SCATTER)
+        return abci_error(ABC_ERR_ARGUMENT, "only root %d of a scatter has an input, so only it can work in place", c->root);
+    *out = (char *)c->in + e.in_shift;
+    return ABC_OK;
+}
+
+/* Resolve ABC_IN_PLACE as input: the output, or the own block in it. */
+static int place_input(const abc_call *c, struct extent e, const char *out, const char **in)
+{
+    if (e.in > 0 && abci_part_width(c->collective, ABCI_OUT) == ABCI_SINGLE)
+        return abci_error(ABC_ERR_ARGUMENT, "%s works in place by ABC_IN_PLACE as output, or out = in + rank * count",
+                          abc_collective_name(c->collective));
+    if (e.in > 0 && e.out == 0 && abci_is(ABCI_OUT_AT_ROOT, c->collective))
+        return abci_error(ABC_ERR_ARGUMENT, "only root %d of a %s has an output, so only it can work in place", c->root,
+                          abc_collective_name(c->collective));
+    *in = out ? out + e.out_shift : NULL;
+    return ABC_OK;
+}
+
 /* Resolve ABC_IN_PLACE, refuse null and half overlapping buffers. */
-static int check_buffers(const abc_comm *comm, const abc_call *c, struct extent e, struct abc_request *q)
+static int check_buffers(const abc_call *c, struct extent e, struct abc_request *q)
 {
     const char *in = c->in;
     char *out = c->out;
-    if (out == ABC_IN_PLACE) {
-        if (c->in == ABC_IN_PLACE || c->collective == ABC_ALLGATHER)
-            return abci_error(ABC_ERR_ARGUMENT,
-                              "ABC_IN_PLACE as output needs an input that holds the output; allgather works in place by "
-                              "ABC_IN_PLACE as input");
-        out = (char *)in + (c->collective == ABC_REDUCE_SCATTER ? e.shift : 0);
-    }
-    if (!out && e.out > 0)
-        return abci_error(ABC_ERR_ARGUMENT, "the output buffer is null");
-    if (c->in == ABC_IN_PLACE) {
-        if (c->collective == ABC_REDUCE_SCATTER)
-            return abci_error(ABC_ERR_ARGUMENT,
-                              "reduce_scatter works in place by ABC_IN_PLACE as output, or out = in + rank * count");
-        in = out + (c->collective == ABC_ALLGATHER ? e.shift : 0);
-    }
-    if (!in && e.in > 0)
-        return abci_error(ABC_ERR_ARGUMENT, "the input buffer is null");
+    int status = ABC_OK;
+    if (out == ABC_IN_PLACE)
+        status = place_output(c, e, &out);
+    if (status == ABC_OK && !out && e.out > 0)
+        status = abci_error(ABC_ERR_ARGUMENT, "the output buffer is null");
+    if (status == ABC_OK && c->in == ABC_IN_PLACE)
+        status = place_input(c, e, out, &in);
+    if (status == ABC_OK && !in && e.in > 0)
+        status = abci_error(ABC_ERR_ARGUMENT, "the input buffer is null");
+    if (status != ABC_OK)
+        return status;
     q->in = in;
     q->out = out;
-    const char *same = c->collective == ABC_REDUCE_SCATTER ? in + e.shift : in;
-    const char *target = c->collective == ABC_ALLGATHER ? out + e.shift : out;
-    q->in_place = e.in > 0 && same == target;
+    q->in_place = e.in > 0 && e.out > 0 && in + e.in_shift == out + e.out_shift;
     if (q->in_place || e.in == 0 || e.out == 0)
         return ABC_OK;
     if (in < out + e.out && out < in + e.in)
@@ -127,7 +163,7 @@ static int check_buffers(const abc_comm *comm, const abc_call *c, struct extent 
 
 /*
  * A scaled sum is a sum of products, which every rank computes before its operation starts (abci_scale): an allreduce into its
- * output, which is an input in place then; a reduce_scatter into room of its own, since its output is too short.
+ * output, which is an input in place then; the others into room of their own, since their output is too short or not theirs to use.
  */
 static int make_scaled(const abc_call *c, struct extent e, struct abc_request *q)
 {
@@ -147,7 +183,8 @@ static int make_scaled(const abc_call *c, struct extent e, struct abc_request *q
 
 void abci_scale(const struct abc_request *q)
 {
-    uint64_t n = q->shape.count * (q->shape.collective == ABC_REDUCE_SCATTER ? q->shape.nranks : 1);
+    bool wide = abci_part_width(q->shape.collective, ABCI_IN) == ABCI_WIDE;
+    uint64_t n = q->shape.count * (wide ? q->shape.nranks : 1);
     if (q->unscaled)
         abci_reduce_scale(q->reduction.type, (void *)q->in, q->unscaled, q->user.scalar, n);
 }
@@ -181,14 +218,14 @@ void abci_prepare_again(struct abc_request *q)
 
 static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uint32_t element, struct abc_request *q)
 {
-    bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
+    bool reduces = abci_is(ABCI_REDUCING, c->collective);
     q->comm = comm;
     q->id = (struct abci_call_id){
         .collective = (uint8_t)c->collective,
         .type = c->collective == ABC_BARRIER ? 0 : (uint8_t)c->type,
         .op = reduces ? op_code(c, &q->user) : 0,
         .in_place = q->in_place,
-        .root = c->collective == ABC_BROADCAST ? (uint32_t)c->root : 0,
+        .root = abci_is(ABCI_ROOTED, c->collective) ? (uint32_t)c->root : 0,
         .count = c->collective == ABC_BARRIER ? 0 : c->count,
     };
     q->reduction = (struct abci_reduction){
@@ -238,10 +275,10 @@ int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, e
     uint32_t element = c->collective == ABC_BARRIER ? 1 : (uint32_t)abc_type_size(c->type);
     uint64_t count = c->collective == ABC_BARRIER ? 0 : c->count;
     struct extent e = extents(comm, c, count * element);
-    status = check_buffers(comm, c, e, q);
+    status = check_buffers(c, e, q);
     if (status != ABC_OK)
         return status;
-    bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
+    bool reduces = abci_is(ABCI_REDUCING, c->collective);
     bool user = reduces && c->op >= ABC_OP_USER;
     if (user && q->user.scaled)
         status = make_scaled(c, e, q);

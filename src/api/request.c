@@ -20,8 +20,9 @@ static int back_up(struct abc_request *q, const abc_call *call)
     bool own_input = q->unscaled && q->unscaled != q->in; /* `in` is scratch of ours, the caller's input stays as it is */
     if (!call->preserve || !q->in_place || own_input)
         return ABC_OK;
-    uint64_t n = q->shape.count * q->shape.element;
-    if (call->collective == ABC_ALLGATHER || call->collective == ABC_REDUCE_SCATTER)
+    uint64_t blocks = call->collective == ABC_ALLTOALL ? q->shape.nranks : 1;
+    uint64_t n = q->shape.count * q->shape.element * blocks;
+    if (abci_part_by_rank(call->collective) && blocks == 1)
         return ABC_OK; /* only blocks of others are written there; the own input stays, or is the caller's single block */
     q->backup = abci_alloc(n ? n : 1);
     q->backup_bytes = n;

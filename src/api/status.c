@@ -42,7 +42,10 @@ static const char *const ops[ABC_OP_COUNT] = {
 static const char *const collectives[ABC_COLLECTIVE_COUNT] = {
     [ABC_ALLREDUCE] = "allreduce", [ABC_REDUCE_SCATTER] = "reduce_scatter",
     [ABC_ALLGATHER] = "allgather", [ABC_BROADCAST] = "broadcast",
-    [ABC_BARRIER] = "barrier",
+    [ABC_BARRIER] = "barrier",     [ABC_REDUCE] = "reduce",
+    [ABC_GATHER] = "gather",       [ABC_SCATTER] = "scatter",
+    [ABC_ALLTOALL] = "alltoall",   [ABC_SCAN] = "scan",
+    [ABC_EXSCAN] = "exscan",
 };
 
 /* The casts make negative values large: one comparison finds all unknown ones. */

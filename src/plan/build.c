@@ -247,7 +247,7 @@ static int check_request(const struct abci_algo *algo, abc_collective coll, int 
 static void build_alone(struct abci_builder *b)
 {
     b->nblocks = 1;
-    if (b->collective != ABC_BARRIER)
+    if (b->collective != ABC_BARRIER && b->collective != ABC_EXSCAN)
         abci_b_copy(b, abci_ref(ABCI_IN, 0, 1), abci_ref(ABCI_OUT, 0, 1));
 }
 

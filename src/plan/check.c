@@ -19,11 +19,10 @@
 
 static bool has_block(const struct abci_plan *plan, int buffer, int block)
 {
-    if (plan->collective == ABC_BARRIER)
+    abc_collective coll = (abc_collective)plan->collective;
+    if (!abci_part_exists(coll, buffer, plan->rank, plan->root))
         return false;
-    if (plan->collective == ABC_BROADCAST && buffer == ABCI_IN)
-        return plan->rank == plan->root;
-    return abci_part_width((abc_collective)plan->collective, buffer) != ABCI_SINGLE || block == plan->rank;
+    return abci_part_width(coll, buffer) != ABCI_SINGLE || block == plan->rank;
 }
 
 static void reset(struct abci_checker *c)
@@ -41,6 +40,44 @@ static void reset(struct abci_checker *c)
                 abci_check_cell(c, rank, AREA_IN, block)->value = abci_value_input(&c->values, rank, block);
 }
 
+/* Collectives that only move: whose input must stand in an output block, and which block of it? */
+static bool source_of(const struct abci_plan *plan, int block, int *owner, int *source)
+{
+    *source = block;
+    switch (plan->collective) {
+    case ABC_ALLGATHER:
+    case ABC_GATHER:
+        *owner = block;
+        return true;
+    case ABC_BROADCAST:
+    case ABC_SCATTER:
+        *owner = plan->root;
+        return true;
+    case ABC_ALLTOALL:
+        *owner = block;
+        *source = plan->rank;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* scan and exscan: the sum over just the ranks up to the last one that counts, in the claimed order. */
+static bool check_prefix(struct abci_checker *c, int rank, int block, uint32_t value)
+{
+    const struct abci_plan *plan = c->set->plan[rank];
+    struct abci_value_info info = abci_value_info(&c->values, value);
+    if (!abci_check_is_prefix(c, rank, value))
+        return abci_check_fault(c, ABC_ERR_PLAN,
+                                "rank %d: out block %d ends with %u contributions, not with those of ranks 0 to %d [%s]", rank,
+                                block, info.ranks, abci_check_last(plan), c->setting);
+    if ((plan->ordered && !info.contiguous) || (plan->rank_order && !info.strict))
+        return abci_check_fault(c, ABC_ERR_PLAN, "rank %d: out block %d is not summed in the order that the plan claims [%s]", rank,
+                                block, c->setting);
+    c->report->rank_order = c->report->rank_order && info.strict;
+    return true;
+}
+
 static bool check_block(struct abci_checker *c, int rank, int block)
 {
     const struct abci_plan *plan = c->set->plan[rank];
@@ -48,17 +85,19 @@ static bool check_block(struct abci_checker *c, int rank, int block)
     if (value == 0)
         return abci_check_fault(c, ABC_ERR_PLAN, "rank %d: nobody writes out block %d [%s]", rank, block, c->setting);
     struct abci_value_info info = abci_value_info(&c->values, value);
-    if (plan->collective == ABC_ALLGATHER || plan->collective == ABC_BROADCAST) {
-        int owner = plan->collective == ABC_ALLGATHER ? block : plan->root;
-        if (value == abci_value_input(&c->values, owner, block))
+    int owner, source;
+    if (source_of(plan, block, &owner, &source)) {
+        if (value == abci_value_input(&c->values, owner, source))
             return true;
         return abci_check_fault(c, ABC_ERR_PLAN,
                                 "rank %d: out block %d ends with block %u of rank %u instead of block %d of rank %d [%s]", rank,
-                                block, info.block, info.lo, block, owner, c->setting);
+                                block, info.block, info.lo, source, owner, c->setting);
     }
     if (info.block != (uint32_t)block)
         return abci_check_fault(c, ABC_ERR_PLAN, "rank %d: out block %d ends with block %u [%s]", rank, block, info.block,
                                 c->setting);
+    if (abci_is(ABCI_PREFIX, plan->collective))
+        return check_prefix(c, rank, block, value);
     if (info.final || plan->nranks == 1)
         return true;
     return abci_check_fault(c, ABC_ERR_PLAN, "rank %d: out block %d ends without the contribution of rank %d [%s]", rank, block,

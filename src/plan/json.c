@@ -360,7 +360,7 @@ static bool read_collective(struct parser *p, const json_t *root, uint8_t *coll)
             *coll = (uint8_t)k;
             return true;
         }
-    return refuse(p, "collective must be allreduce, reduce_scatter, allgather, broadcast or barrier");
+    return refuse(p, "collective must be one of abc_collective, such as allreduce or gather");
 }
 
 /* A name is printed and compared: letters, digits and - _ . only. */

@@ -24,13 +24,30 @@ static uint64_t round_line(uint64_t n)
     return (n + (ABCI_LINE - 1)) / ABCI_LINE * ABCI_LINE;
 }
 
-enum abci_width abci_part_width(abc_collective coll, int buffer)
+#define NARROW                                                                                                                     \
+    {                                                                                                                              \
+        ABCI_NARROW, ABCI_NARROW, ABCI_NARROW                                                                                      \
+    }
+
+const uint8_t abci_part_widths[ABC_COLLECTIVE_COUNT][3] = {
+    [ABC_ALLREDUCE] = NARROW,
+    [ABC_REDUCE_SCATTER] = {ABCI_WIDE, ABCI_SINGLE, ABCI_WIDE},
+    [ABC_ALLGATHER] = {ABCI_SINGLE, ABCI_WIDE, ABCI_WIDE},
+    [ABC_BROADCAST] = NARROW,
+    [ABC_BARRIER] = NARROW,
+    [ABC_REDUCE] = NARROW,
+    [ABC_GATHER] = {ABCI_SINGLE, ABCI_WIDE, ABCI_WIDE},
+    [ABC_SCATTER] = {ABCI_WIDE, ABCI_SINGLE, ABCI_WIDE},
+    [ABC_ALLTOALL] = {ABCI_WIDE, ABCI_WIDE, ABCI_WIDE},
+    [ABC_SCAN] = NARROW,
+    [ABC_EXSCAN] = NARROW,
+};
+
+bool abci_part_exists(abc_collective coll, int buffer, int rank, int root)
 {
-    if (coll == ABC_REDUCE_SCATTER)
-        return buffer == ABCI_OUT ? ABCI_SINGLE : ABCI_WIDE;
-    if (coll == ABC_ALLGATHER)
-        return buffer == ABCI_IN ? ABCI_SINGLE : ABCI_WIDE;
-    return ABCI_NARROW;
+    if (coll == ABC_BARRIER || (coll == ABC_EXSCAN && buffer == ABCI_OUT && rank == 0))
+        return false;
+    return rank == root || !abci_is(buffer == ABCI_IN ? ABCI_IN_AT_ROOT : ABCI_OUT_AT_ROOT, coll);
 }
 
 /* Distance of the blocks of a wide area: whole lines, but nothing between blocks that are small enough to travel in a header. */
@@ -93,7 +110,7 @@ uint64_t abci_part_area(const struct abci_shape *shape, int buffer)
 static uint64_t chunk_unit(abc_collective coll, int nranks, uint32_t element, uint64_t count, uint64_t chunk_bytes,
                            uint64_t *chunks)
 {
-    bool wide = coll == ABC_REDUCE_SCATTER || coll == ABC_ALLGATHER;
+    bool wide = abci_part_by_rank(coll);
     uint64_t all = (uint64_t)(element > 0 ? element : 1) * (wide ? (uint64_t)nranks : 1);
     uint64_t unit = line_elements(element);
     uint64_t most = chunk_bytes / all; /* elements of a chunk */

@@ -2,10 +2,11 @@
  * part.h - stage 3: blocks to bytes. The only place that knows how (collective, count, element size, nblocks, chunk) map a plan's
  * blocks to byte ranges. Pure functions, no state.
  *
- * Narrow buffers (allreduce and broadcast IN, OUT, TMP) hold one chunk that is cut into nblocks nearly equal pieces, on 64-byte
- * boundaries as long as that leaves no rank without work. Wide buffers (reduce_scatter IN and TMP, allgather OUT and TMP) hold
- * nranks blocks of `count` elements; nblocks == nranks; a chunk is the same range of every block. Single buffers (reduce_scatter
- * OUT, allgather IN) hold only the block whose index is the owner's rank.
+ * Narrow buffers (all of allreduce, broadcast, reduce, scan and exscan) hold one chunk that is cut into nblocks nearly equal
+ * pieces, on 64-byte boundaries as long as that leaves no rank without work. Wide buffers (IN of reduce_scatter and scatter, OUT of
+ * allgather and gather, both of alltoall; TMP of all these) hold nranks blocks of `count` elements; nblocks == nranks; a chunk is
+ * the same range of every block. Single buffers (OUT of reduce_scatter and scatter, IN of allgather and gather) hold only the block
+ * whose index is the owner's rank.
  */
 #ifndef ABCI_PART_H
 #define ABCI_PART_H
@@ -33,7 +34,18 @@ struct abci_range {
 };
 
 enum abci_width { ABCI_NARROW, ABCI_WIDE, ABCI_SINGLE };
-enum abci_width abci_part_width(abc_collective coll, int buffer);
+/* Has this rank such a buffer (not a temporary)? Some only a root has, and rank 0 gets no exscan. */
+bool abci_part_exists(abc_collective coll, int buffer, int rank, int root);
+extern const uint8_t abci_part_widths[ABC_COLLECTIVE_COUNT][3]; /* of IN, OUT, temporaries */
+static inline enum abci_width abci_part_width(abc_collective coll, int buffer)
+{
+    return (enum abci_width)abci_part_widths[coll][buffer < ABCI_TMP ? buffer : ABCI_TMP];
+}
+/* Do the collective's blocks belong to ranks? Then nblocks == nranks, and `count` is that of a block. */
+static inline bool abci_part_by_rank(abc_collective coll)
+{
+    return abci_part_widths[coll][ABCI_TMP] == ABCI_WIDE;
+}
 struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, int block);
 /* True when `count` blocks from `block` on lie one after another in both layouts, so that they may be handled as one range. */
 bool abci_part_joined(const struct abci_shape *shape, int buffer);

@@ -21,6 +21,19 @@
 #define ABCI_MAX_STEPS 8192 /* of one rank */
 #define ABCI_NAME_MAX 32
 
+/* What the collectives have in common, as bit masks over abc_collective. */
+#define ABCI_REDUCING (1u << ABC_ALLREDUCE | 1u << ABC_REDUCE_SCATTER | 1u << ABC_REDUCE | 1u << ABC_SCAN | 1u << ABC_EXSCAN)
+#define ABCI_PREFIX (1u << ABC_SCAN | 1u << ABC_EXSCAN) /* each rank's sum ends at that rank */
+#define ABCI_ROOTED (1u << ABC_BROADCAST | 1u << ABC_REDUCE | 1u << ABC_GATHER | 1u << ABC_SCATTER)
+/* Buffers that only the root has. */
+#define ABCI_IN_AT_ROOT (1u << ABC_BROADCAST | 1u << ABC_SCATTER)
+#define ABCI_OUT_AT_ROOT (1u << ABC_REDUCE | 1u << ABC_GATHER)
+
+static inline bool abci_is(unsigned mask, unsigned collective)
+{
+    return mask >> collective & 1;
+}
+
 /* What a step does. The kinds from PUSH on are reserved: the checker and the executor refuse them until a user of them exists. */
 enum abci_kind {
     ABCI_PUBLISH, /* make `src` readable by the ranks in the peer list, then raise own `counter` to `value` */

@@ -43,7 +43,11 @@ static bool shared_block(const struct abci_checker *c, int rank, int block)
     case ABC_REDUCE_SCATTER:
     case ABC_ALLGATHER:
         return block == rank;
+    case ABC_GATHER:
+    case ABC_SCATTER:
+        return rank == plan->root && block == rank;
     case ABC_BROADCAST:
+    case ABC_REDUCE:
         return rank == plan->root;
     default:
         return true;
@@ -240,14 +244,31 @@ static bool add_operand(struct abci_checker *c, int rank, uint32_t at, uint32_t 
     return !wrong || abci_check_step_fault(c, rank, at, "%s, from rank %d", wrong, owner);
 }
 
-/* A sum is final exactly when it is complete, and then it must be as the plan claims. */
+int abci_check_last(const struct abci_plan *plan)
+{
+    if (!abci_is(ABCI_PREFIX, plan->collective))
+        return plan->nranks - 1;
+    return plan->rank - (plan->collective == ABC_EXSCAN);
+}
+
+bool abci_check_is_prefix(const struct abci_checker *c, int rank, uint32_t value)
+{
+    int last = abci_check_last(c->set->plan[rank]), lacks = abci_value_lacks(&c->values, value);
+    return (int)abci_value_info(&c->values, value).ranks == last + 1 && (lacks < 0 || lacks == last + 1);
+}
+
+/* A sum is final exactly when it is complete, and then it must be as the plan claims. Of prefixes only those that nobody adds to.
+ */
 static bool check_sum(struct abci_checker *c, int rank, uint32_t at, const struct abci_step *step, uint32_t sum)
 {
     const struct abci_plan *plan = c->set->plan[rank];
     int lacks = abci_value_lacks(&c->values, sum);
     if (step->flags & ABCI_FINAL) {
         struct abci_value_info info = abci_value_info(&c->values, sum);
-        if (lacks >= 0)
+        if (abci_is(ABCI_PREFIX, plan->collective) && !abci_check_is_prefix(c, rank, sum))
+            return abci_check_step_fault(c, rank, at, "is marked final, but is not the sum over ranks 0 to %d",
+                                         abci_check_last(plan));
+        if (lacks >= 0 && !abci_is(ABCI_PREFIX, plan->collective))
             return abci_check_step_fault(c, rank, at, "is marked final, but lacks the contribution of rank %d", lacks);
         if (plan->ordered && !info.contiguous)
             return abci_check_step_fault(c, rank, at, "the plan claims ordered operands, but this sum's are not in rank order");
@@ -257,7 +278,9 @@ static bool check_sum(struct abci_checker *c, int rank, uint32_t at, const struc
         abci_value_finish(&c->values, sum);
         return true;
     }
-    return lacks >= 0 || abci_check_step_fault(c, rank, at, "completes the sum without being marked final");
+    if (lacks >= 0 || abci_is(ABCI_PREFIX, plan->collective))
+        return true;
+    return abci_check_step_fault(c, rank, at, "completes the sum without being marked final");
 }
 
 static bool play_reduce(struct abci_checker *c, int rank, uint32_t at, const struct abci_step *step)

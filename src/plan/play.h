@@ -57,6 +57,10 @@ bool abci_check_step_fault(struct abci_checker *c, int rank, uint32_t at, const 
     __attribute__((format(printf, 4, 5)));
 /* A block of a rank's memory; in place, IN and OUT may be the same. */
 struct abci_cell *abci_check_cell(struct abci_checker *c, int rank, int area, int block);
+/* Last rank that counts for this rank's sums. */
+int abci_check_last(const struct abci_plan *plan);
+/* Is the value the sum over just the ranks that count? */
+bool abci_check_is_prefix(const struct abci_checker *c, int rank, uint32_t value);
 /* Play every rank as far as it can go, in turn, until all are done. False after a fault, a deadlock among them. */
 bool abci_check_play(struct abci_checker *c);
 

@@ -121,7 +121,7 @@ void abci_plan_print(FILE *out, const struct abci_plan *plan)
 /* What the plan claims about sums, if it makes any. */
 static const char *order_words(const struct abci_plan *plan)
 {
-    if (plan->collective != ABC_ALLREDUCE && plan->collective != ABC_REDUCE_SCATTER)
+    if (!abci_is(ABCI_REDUCING, plan->collective))
         return "";
     return plan->rank_order ? ", sums in rank order" : plan->ordered ? ", operands in rank order" : ", sums in any order";
 }

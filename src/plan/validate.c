@@ -51,8 +51,9 @@ static bool valid_ref(const struct validator *v, const char *what, struct abci_r
         return refuse(v, "%s names %d blocks from %d on, the plan has %d", what, ref.count, ref.block, plan->nblocks);
     if (plan->collective == ABC_BARRIER)
         return refuse(v, "%s names a block, but a barrier has no buffers", what);
-    if (plan->collective == ABC_BROADCAST && ref.buffer == ABCI_IN && owner != plan->root)
-        return refuse(v, "%s names the input of rank %d, but only root %d has one", what, owner, plan->root);
+    if (ref.buffer < ABCI_TMP && !abci_part_exists((abc_collective)plan->collective, ref.buffer, owner, plan->root))
+        return refuse(v, "%s names the %sput of rank %d, which has none (root %d)", what, abci_buffer_name(ref.buffer), owner,
+                      plan->root);
     if (plan->nranks > 1 && has_width(plan, ref.buffer, ABCI_SINGLE) && (ref.block != owner || ref.count != 1))
         return refuse(v, "%s names block %d, but that buffer of rank %d holds only block %d", what, ref.block, owner, owner);
     return true;
@@ -116,7 +117,7 @@ static bool valid_publish(const struct validator *v, const struct abci_step *ste
 static bool valid_reduce(const struct validator *v, const struct abci_step *step)
 {
     const struct abci_plan *plan = v->plan;
-    if (plan->collective != ABC_ALLREDUCE && plan->collective != ABC_REDUCE_SCATTER)
+    if (!abci_is(ABCI_REDUCING, plan->collective))
         return refuse(v, "a reduce in a collective that does not reduce");
     bool has_own = step->own.buffer != ABCI_NONE;
     if (step->npeers < 1)
@@ -213,7 +214,7 @@ static bool valid_head(const struct validator *v)
         return refuse(v, "collective %d does not exist", plan->collective);
     if (plan->nranks < 1 || plan->nranks > ABCI_MAX_RANKS || plan->rank >= plan->nranks || plan->root >= plan->nranks)
         return refuse(v, "rank %d and root %d of %d ranks (1 to %d)", plan->rank, plan->root, plan->nranks, ABCI_MAX_RANKS);
-    bool wide = plan->collective == ABC_REDUCE_SCATTER || plan->collective == ABC_ALLGATHER;
+    bool wide = abci_part_by_rank((abc_collective)plan->collective);
     if (plan->nblocks < 1 || (wide && plan->nblocks != plan->nranks))
         return refuse(v, "%d blocks for %d ranks", plan->nblocks, plan->nranks);
     if (plan->ntmp > ABCI_MAX_TMP)

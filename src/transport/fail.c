@@ -18,8 +18,14 @@ void abci_call_describe(const struct abci_call_id *c, char *text, size_t capacit
         snprintf(text, capacity, "%s()", name);
         break;
     case ABC_BROADCAST:
+    case ABC_GATHER:
+    case ABC_SCATTER:
         snprintf(text, capacity, "%s(count %llu, %s, root %u)", name, n, type, c->root);
         break;
+    case ABC_REDUCE:
+        snprintf(text, capacity, "%s(count %llu, %s, %s, root %u)", name, n, type, abc_op_name((abc_op)c->op), c->root);
+        break;
+    case ABC_ALLTOALL:
     case ABC_ALLGATHER:
         snprintf(text, capacity, "%s(count %llu, %s)", name, n, type);
         break;

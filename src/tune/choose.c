@@ -84,6 +84,13 @@ static int collective_of(const char *name)
     return -1;
 }
 
+static void known_collectives(char *text, size_t capacity)
+{
+    size_t at = 0;
+    for (int c = 0; c < ABC_COLLECTIVE_COUNT && at < capacity; c++)
+        at += (size_t)snprintf(text + at, capacity - at, "%s%s", c ? ", " : "", abc_collective_name((abc_collective)c));
+}
+
 /* "ring@64K" into name and chunk; without @ the chunk stays 0. */
 static int split_name(const char *text, char name[ABCI_NAME_MAX], uint64_t *chunk)
 {
@@ -115,10 +122,11 @@ static int parse_forced(struct abci_chooser *c, const char *text)
         if (sscanf(text, " %31[a-z_] : %63[a-zA-Z0-9_@] %n", coll, word, &n) < 2 || (text[n] != 0 && text[n] != ';'))
             return abci_error(ABC_ERR_ARGUMENT, "ABCOMM_ALGO: \"%.60s\" is not collective:algorithm, separated by ';'", text);
         int which = collective_of(coll);
-        if (which < 0)
-            return abci_error(
-                ABC_ERR_ARGUMENT,
-                "ABCOMM_ALGO: \"%s\" is no collective; use allreduce, reduce_scatter, allgather, broadcast or barrier", coll);
+        if (which < 0) {
+            char names[256];
+            known_collectives(names, sizeof names);
+            return abci_error(ABC_ERR_ARGUMENT, "ABCOMM_ALGO: \"%s\" is no collective; use one of %s", coll, names);
+        }
         int status = split_name(word, name, &chunk);
         if (status != ABC_OK)
             return status;
@@ -291,10 +299,10 @@ static void bound_chunks(const struct abci_chooser *c, struct abci_rules_config 
  */
 static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct abci_rules_config *config)
 {
-    bool wide = coll == ABC_REDUCE_SCATTER || coll == ABC_ALLGATHER, arena = config->memory == ABCI_ARENA;
+    bool wide = abci_part_by_rank(coll), arena = config->memory == ABCI_ARENA;
     uint64_t share = wide ? (uint64_t)c->nranks : 1; /* of a whole buffer: sizes here are those of one block */
     if (c->constants.crowding > 1) {
-        bool staged_sums = !arena && (coll == ABC_ALLREDUCE || coll == ABC_REDUCE_SCATTER);
+        bool staged_sums = !arena && abci_is(ABCI_REDUCING, coll);
         config->chunk = 4 << 20;
         config->long_chunk = staged_sums ? 256 << 10 : 1 << 20;
         config->long_from = (staged_sums ? (uint64_t)c->nranks << 20 : 16 << 20) / share + 1;
@@ -408,7 +416,7 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
         const struct abci_plan *p = l->run->plan;
         if (strcmp(p->name, name) != 0)
             continue;
-        if (p->collective != wish->collective || (wish->collective == ABC_BROADCAST && p->root != wish->root))
+        if (p->collective != wish->collective || (abci_is(ABCI_ROOTED, wish->collective) && p->root != wish->root))
             return abci_error(ABC_ERR_UNSUPPORTED, "plan %s is one for %s with root %u", p->name,
                               abc_collective_name((abc_collective)p->collective), p->root);
         if (!strict_enough(c, wish, p->rank_order, l->one_rounding))
@@ -469,7 +477,7 @@ int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, struct abc
         status = pick(c, wish, &o, choice);
     if (status != ABC_OK || choice->run)
         return status;
-    int root = wish->collective == ABC_BROADCAST ? wish->root : 0;
+    int root = abci_is(ABCI_ROOTED, wish->collective) ? wish->root : 0;
     choice->run = atomic_load_explicit(&o->run[root], memory_order_acquire);
     if (ABCI_LIKELY(choice->run != NULL))
         return ABC_OK;

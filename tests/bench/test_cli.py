@@ -50,12 +50,13 @@ def test_columns():
 
 
 def test_collectives():
-    for name, ranks, count in (("reduce_scatter", 3, 4), ("allgather", 3, 4), ("broadcast", 3, 12)):
+    for name, ranks, count in (("reduce_scatter", 3, 4), ("allgather", 3, 4), ("broadcast", 3, 12), ("reduce", 3, 12), ("gather", 3, 4),
+                               ("scatter", 3, 4), ("alltoall", 3, 4), ("scan", 3, 12), ("exscan", 3, 12)):
         done = run(ranks, name, "-b", "48", "-e", "48", "-n", "2", "-d", "f32,bf16", "--mem", "both", "-r", "2")
         table = rows(done.stdout)
         expect(done.returncode == 0 and len(table) == 4, f"{name} runs", done.stdout + done.stderr)
         expect([r[1] for r in table] == [str(count), str(2 * count)] * 2, f"{name}: count", done.stdout)
-        expect(all(r[4] == ("2" if name == "broadcast" else "-1") for r in table), f"{name}: root", done.stdout)
+        expect(all(r[4] == ("2" if name in ("broadcast", "reduce", "gather", "scatter") else "-1") for r in table), f"{name}: root", done.stdout)
     done = run(2, "barrier", "-n", "5")
     expect(done.returncode == 0 and len(rows(done.stdout)) == 1, "barrier runs", done.stdout + done.stderr)
 

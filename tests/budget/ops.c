@@ -38,9 +38,17 @@ static const struct shape {
     abc_collective collective;
     int root;
 } shapes[] = {
-    {"allreduce", ABC_ALLREDUCE, 0},      {"reduce_scatter", ABC_REDUCE_SCATTER, 0},
-    {"allgather", ABC_ALLGATHER, 0},      {"broadcast", ABC_BROADCAST, 1}, /* rank 0 reads */
-    {"broadcast_root", ABC_BROADCAST, 0}, {"barrier", ABC_BARRIER, 0},
+    {"allreduce", ABC_ALLREDUCE, 0},
+    {"reduce_scatter", ABC_REDUCE_SCATTER, 0},
+    {"allgather", ABC_ALLGATHER, 0},
+    {"broadcast", ABC_BROADCAST, 1}, /* rank 0 reads */
+    {"broadcast_root", ABC_BROADCAST, 0},
+    {"barrier", ABC_BARRIER, 0},
+    {"reduce", ABC_REDUCE, 0},
+    {"gather", ABC_GATHER, 0},
+    {"scatter", ABC_SCATTER, 1},
+    {"alltoall", ABC_ALLTOALL, 0}, /* of the rooted ones rank 0 reads */
+    {"exscan", ABC_EXSCAN, 0},     /* and writes its input only */
 };
 static const uint32_t sizes[] = {8, 4096, LARGEST};
 

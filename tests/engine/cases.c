@@ -9,15 +9,15 @@
 #include <string.h>
 
 #include "harness.h"
-#include "plan/plan.h"
+#include "plan/part.h"
 
 #define TRIES 12
 #define LEVELS 24
 
 static const uint8_t levels[DIMENSIONS] = {
-    [D_RANKS] = 9,    [D_THREADS] = 4,    [D_PVR] = 3,    [D_CHUNK] = 5,          [D_PIPELINE] = 4, [D_STORES] = 3,
-    [D_SIMD] = 4,     [D_COLLECTIVE] = 5, [D_TYPE] = 4,   [D_OP] = TEST_OP_COUNT, [D_SIZE] = 22,    [D_PLACE] = 3,
-    [D_IN_SHIFT] = 6, [D_OUT_SHIFT] = 6,  [D_MEMORY] = 3, [D_ALGORITHM] = 7,      [D_ROOT] = 3,     [D_HOW] = 3,
+    [D_RANKS] = 9,    [D_THREADS] = 4,     [D_PVR] = 3,    [D_CHUNK] = 5,          [D_PIPELINE] = 4, [D_STORES] = 3,
+    [D_SIMD] = 4,     [D_COLLECTIVE] = 11, [D_TYPE] = 4,   [D_OP] = TEST_OP_COUNT, [D_SIZE] = 22,    [D_PLACE] = 3,
+    [D_IN_SHIFT] = 6, [D_OUT_SHIFT] = 6,   [D_MEMORY] = 3, [D_ALGORITHM] = 9,      [D_ROOT] = 3,     [D_HOW] = 3,
 };
 static const unsigned shifts[] = {0, 1, 4, 16, 35, 63};
 static const char *const chunks[] = {NULL, "4K", "16K", "100K", "64"};
@@ -39,7 +39,7 @@ int setting_ranks(const struct vector *v)
 
 static bool reduces(const struct vector *v)
 {
-    return v->level[D_COLLECTIVE] == ABC_ALLREDUCE || v->level[D_COLLECTIVE] == ABC_REDUCE_SCATTER;
+    return abci_is(ABCI_REDUCING, v->level[D_COLLECTIVE]);
 }
 
 static const struct abci_algo *algorithm_of(const struct vector *v)
@@ -55,13 +55,16 @@ static void normalise(struct vector *v)
 {
     if (!reduces(v))
         v->level[D_OP] = 0;
-    if (v->level[D_COLLECTIVE] != ABC_BROADCAST)
+    if (abci_is(ABCI_PREFIX, v->level[D_COLLECTIVE]) && v->level[D_OP] == TEST_AVG)
+        v->level[D_OP] = TEST_SUM;
+    if (!abci_is(ABCI_ROOTED, v->level[D_COLLECTIVE]))
         v->level[D_ROOT] = 0;
     if (v->level[D_COLLECTIVE] == ABC_BARRIER)
         for (int d = D_TYPE; d < DIMENSIONS; d++)
             if (d != D_ALGORITHM && d != D_HOW)
                 v->level[d] = 0;
-    if (v->level[D_COLLECTIVE] == ABC_REDUCE_SCATTER && v->level[D_PLACE] == 1)
+    bool in_holds_out = v->level[D_COLLECTIVE] == ABC_REDUCE_SCATTER || v->level[D_COLLECTIVE] == ABC_SCATTER;
+    if (in_holds_out && v->level[D_PLACE] == 1)
         v->level[D_PLACE] = 2;
     if (v->level[D_PLACE])
         v->level[D_IN_SHIFT] = 0;
@@ -167,7 +170,7 @@ void setting_environment(const struct vector *v, char text[8][64], const char *l
 static uint64_t count_of(const struct vector *v, uint64_t element, uint64_t ranks)
 {
     static const uint64_t edges[] = {32, 48, 212, 4096, 16 << 10, 64 << 10};
-    bool wide = v->level[D_COLLECTIVE] == ABC_REDUCE_SCATTER || v->level[D_COLLECTIVE] == ABC_ALLGATHER;
+    bool wide = abci_part_by_rank((abc_collective)v->level[D_COLLECTIVE]);
     uint64_t share = wide ? ranks : 1, level = v->level[D_SIZE];
     uint64_t chunk = chunk_bytes[v->level[D_CHUNK]];
     if (chunk == 64 && level >= 14) /* as many chunks as bearable */

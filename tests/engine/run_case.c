@@ -36,12 +36,32 @@ void buffers_close(struct buffers *b)
 
 static uint64_t in_elements(const struct one_case *c, int nranks)
 {
-    return c->collective == ABC_BARRIER ? 0 : c->collective == ABC_REDUCE_SCATTER ? c->count * (uint64_t)nranks : c->count;
+    bool wide = c->collective == ABC_REDUCE_SCATTER || c->collective == ABC_SCATTER || c->collective == ABC_ALLTOALL;
+    return c->collective == ABC_BARRIER ? 0 : wide ? c->count * (uint64_t)nranks : c->count;
 }
 
 static uint64_t out_elements(const struct one_case *c, int nranks)
 {
-    return c->collective == ABC_BARRIER ? 0 : c->collective == ABC_ALLGATHER ? c->count * (uint64_t)nranks : c->count;
+    bool wide = c->collective == ABC_ALLGATHER || c->collective == ABC_GATHER || c->collective == ABC_ALLTOALL;
+    return c->collective == ABC_BARRIER ? 0 : wide ? c->count * (uint64_t)nranks : c->count;
+}
+
+static bool has_input(const struct one_case *c, int rank)
+{
+    return (c->collective != ABC_BROADCAST && c->collective != ABC_SCATTER) || rank == c->root;
+}
+
+static bool has_output(const struct one_case *c, int rank)
+{
+    if (c->collective == ABC_EXSCAN)
+        return rank > 0;
+    return (c->collective != ABC_REDUCE && c->collective != ABC_GATHER) || rank == c->root;
+}
+
+/* In place the larger buffer is the input. */
+static bool in_holds_out(const struct one_case *c)
+{
+    return c->collective == ABC_REDUCE_SCATTER || c->collective == ABC_SCATTER;
 }
 
 size_t case_bytes(const struct one_case *c, int nranks)
@@ -61,19 +81,20 @@ static void lay_out(const struct place *r, const struct buffers *b, const struct
     }
     l->in_bytes = in_elements(c, r->nranks) * size;
     l->out_bytes = out_elements(c, r->nranks) * size;
-    l->apart = c->place == 0;
+    bool only_root = c->collective == ABC_REDUCE || c->collective == ABC_GATHER || c->collective == ABC_SCATTER;
+    l->apart = c->place == 0 || (only_root && r->rank != c->root); /* the others have one buffer */
     l->out = b->memory[kind_out][1] + GUARD + c->out_shift;
     l->in = b->memory[kind_in][0] + GUARD + c->in_shift;
     l->mine = 0;
-    if (!l->apart && c->collective == ABC_REDUCE_SCATTER) { /* the input is the larger one */
+    if (!l->apart && in_holds_out(c)) {
         l->in = l->out;
         l->mine = (size_t)r->rank * l->out_bytes;
         l->out = l->in + l->mine;
     } else if (!l->apart) {
-        l->mine = c->collective == ABC_ALLGATHER ? (size_t)r->rank * l->in_bytes : 0;
+        l->mine = c->collective == ABC_ALLGATHER || c->collective == ABC_GATHER ? (size_t)r->rank * l->in_bytes : 0;
         l->in = l->out + l->mine;
     }
-    l->argument = c->place == 1 ? ABC_IN_PLACE : l->in;
+    l->argument = c->place == 1 && !l->apart ? ABC_IN_PLACE : l->in;
     if (c->collective == ABC_BARRIER)
         l->argument = l->in = l->out = NULL;
 }
@@ -82,12 +103,11 @@ static void prepare(const struct place *r, const struct one_case *c, const struc
 {
     if (!l->out)
         return;
-    bool has_input = c->collective != ABC_BROADCAST || r->rank == c->root;
-    if (l->apart || c->collective != ABC_REDUCE_SCATTER)
+    if (l->apart || !in_holds_out(c))
         memset(l->out - GUARD, FILL, l->out_bytes + 2 * GUARD);
-    if (l->apart || c->collective == ABC_REDUCE_SCATTER)
+    if (l->apart || in_holds_out(c))
         memset(l->in - GUARD, FILL, l->in_bytes + 2 * GUARD);
-    if (has_input)
+    if (has_input(c, r->rank))
         values_fill(v, r->rank, 0, in_elements(c, r->nranks), l->in);
     else if (l->apart && (c->seed & 1))
         l->argument = NULL; /* whatever it is, it is not looked at */
@@ -100,7 +120,7 @@ static int call(struct running *run)
     abc_call call;
     abc_call_init(&call, c->collective);
     call.in = run->l.argument;
-    call.out = run->l.out;
+    call.out = has_output(c, run->at.rank) || c->seed & 1 || c->place ? run->l.out : NULL;
     call.count = c->count;
     call.type = c->type;
     call.op = op_for(c->op);
@@ -140,7 +160,18 @@ static bool compare(struct rank *r, const struct running *run)
     const struct place *at = &run->at;
     uint64_t got = 0, want = 0, same = 0, n = c->count;
     size_t size = abc_type_size(c->type);
+    if (!has_output(c, at->rank)) {
+        for (size_t i = 0; l->apart && i < l->out_bytes; i++)
+            if (!check(r, (unsigned char)l->out[i] == FILL, "byte %zu was written where this rank has no output", i))
+                return false;
+        return l->apart || check(r, values_differ(v, at->rank, 0, n, l->out) == n, "the input was overwritten");
+    }
     switch (c->collective) {
+    case ABC_SCAN:
+    case ABC_EXSCAN:
+        same = reduction_differs(v, at->rank + (c->collective == ABC_SCAN), 0, n, l->out, &got, &want);
+        break;
+    case ABC_REDUCE:
     case ABC_ALLREDUCE:
         same = reduction_differs(v, at->nranks, 0, n, l->out, &got, &want);
         break;
@@ -150,9 +181,15 @@ static bool compare(struct rank *r, const struct running *run)
     case ABC_BROADCAST:
         same = values_differ(v, c->root, 0, n, l->out);
         break;
+    case ABC_SCATTER:
+        same = values_differ(v, c->root, (uint64_t)at->rank * n, n, l->out);
+        break;
+    case ABC_GATHER:
+    case ABC_ALLTOALL:
     case ABC_ALLGATHER:
         for (int p = 0; p < at->nranks; p++) {
-            same = values_differ(v, p, 0, n, l->out + (size_t)p * n * size);
+            uint64_t first = c->collective == ABC_ALLTOALL ? (uint64_t)at->rank * n : 0;
+            same = values_differ(v, p, first, n, l->out + (size_t)p * n * size);
             if (!check(r, same == n, "block %d differs at element %llu", p, (unsigned long long)same))
                 return false;
         }
@@ -171,13 +208,13 @@ static bool untouched(struct rank *r, const struct running *run)
     if (!l->out)
         return true;
     if (l->apart) {
-        bool has_input = c->collective != ABC_BROADCAST || run->at.rank == c->root;
         uint64_t n = in_elements(c, run->at.nranks);
-        if (has_input && !check(r, values_differ(&run->v, run->at.rank, 0, n, l->in) == n, "the input has changed"))
+        if (has_input(c, run->at.rank) &&
+            !check(r, values_differ(&run->v, run->at.rank, 0, n, l->in) == n, "the input has changed"))
             return false;
         return guards(r, "output", l->out, l->out_bytes) && guards(r, "input", l->in, l->in_bytes);
     }
-    if (c->collective == ABC_REDUCE_SCATTER)
+    if (in_holds_out(c))
         return guards(r, "buffer", l->in, l->in_bytes);
     return guards(r, "buffer", l->out, l->out_bytes);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/plan.h"
+#include "plan/part.h"
 #include "run_case.h"
 
 #define WORLD 6
@@ -64,12 +64,13 @@ static void draw_case(const struct program *program, uint64_t *dice, uint64_t *o
     static const unsigned shifts[] = {0, 0, 1, 4, 16, 35, 63};
     memset(c, 0, sizeof *c);
     c->collective = below(dice, 3) ? (abc_collective)below(dice, ABC_COLLECTIVE_COUNT) : ABC_ALLREDUCE;
-    bool reduces = c->collective == ABC_ALLREDUCE || c->collective == ABC_REDUCE_SCATTER;
-    bool wide = c->collective == ABC_REDUCE_SCATTER || c->collective == ABC_ALLGATHER;
+    bool reduces = abci_is(ABCI_REDUCING, c->collective), wide = abci_part_by_rank(c->collective);
     c->type = (abc_type)below(dice, TEST_TYPES);
     c->op = reduces ? (enum test_op)below(dice, TEST_OP_COUNT) : TEST_SUM;
+    if (c->op == TEST_AVG && abci_is(ABCI_PREFIX, c->collective))
+        c->op = TEST_SUM;
     c->count = draw_count(dice, program->bounds, abc_type_size(c->type), wide ? (uint64_t)nranks : 1);
-    c->root = c->collective == ABC_BROADCAST ? (int)below(dice, (uint64_t)nranks) : 0;
+    c->root = abci_is(ABCI_ROOTED, c->collective) ? (int)below(dice, (uint64_t)nranks) : 0;
     c->seed = random_next(dice);
     c->exact = program->exact || c->op == TEST_USER_ADD;
     int count = 0;
@@ -84,7 +85,7 @@ static void draw_case(const struct program *program, uint64_t *dice, uint64_t *o
     if (c->collective == ABC_BARRIER)
         c->count = 0, c->type = ABC_F32;
     c->place = c->collective == ABC_BARRIER ? 0 : (int)below(own, 3);
-    if (c->collective == ABC_REDUCE_SCATTER && c->place == 1)
+    if ((c->collective == ABC_REDUCE_SCATTER || c->collective == ABC_SCATTER) && c->place == 1)
         c->place = 2;
     c->memory = (int)below(own, 3);
     c->how = (int)below(own, 3);
@@ -269,7 +270,7 @@ static bool one_job(uint64_t seed, int number, int steps)
     static const char *const stores[] = {"auto", "plain", "stream"}, *const spin[] = {"-1", "0", "1000"};
     uint64_t dice = seed + (uint64_t)number * 7919;
     struct program program = {.seed = random_next(&dice), .steps = steps};
-    char text[6][160], name[64];
+    char text[6][320], name[64];
     const char *environment[7] = {text[0], text[1], text[2], text[3], text[4], NULL, NULL};
     int nranks = 2 + (int)below(&dice, WORLD - 1), c = (int)below(&dice, 4);
     snprintf(text[0], sizeof text[0], "ABCOMM_PVR=%s", pvr[below(&dice, 3)]);

@@ -37,7 +37,7 @@ expect 2 'needs a value' allreduce --ranks
 expect 2 'must be below' allreduce --algo ring --rank 7
 expect 1 'cannot read' --file "$dir/none"
 
-for coll in allreduce reduce_scatter allgather broadcast barrier; do
+for coll in allreduce reduce_scatter allgather broadcast barrier reduce gather scatter alltoall scan exscan; do
     "$abcomm" plan $coll --algo oneshot --ranks 3 --json >"$dir/plan.json" || bad=1
     "$abcomm" plan --file "$dir/plan.json" --json >"$dir/again.json" || bad=1
     cmp "$dir/plan.json" "$dir/again.json" || bad=1

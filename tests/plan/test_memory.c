@@ -32,10 +32,16 @@ static void walk(int (*round)(void *), void *context)
     assert_true(n > 3);
 }
 
+/* The first collective that it does. */
+static abc_collective first_of(const struct abci_algo *algo)
+{
+    return (abc_collective)__builtin_ctz(algo->collectives);
+}
+
 static int build_round(void *context)
 {
     struct abci_plan_set set;
-    int status = abci_plan_set_build(context, ABC_ALLREDUCE, 5, 0, &set);
+    int status = abci_plan_set_build(context, first_of(context), 5, 0, &set);
     if (status == ABC_OK)
         abci_plan_set_free(&set);
     else
@@ -76,7 +82,7 @@ static void test_walk(void **state)
     for (int a = 0; abci_algos[a]; a++) {
         struct abci_plan_set set;
         walk(build_round, (void *)abci_algos[a]);
-        assert_int_equal(abci_plan_set_build(abci_algos[a], ABC_ALLREDUCE, 5, 0, &set), ABC_OK);
+        assert_int_equal(abci_plan_set_build(abci_algos[a], first_of(abci_algos[a]), 5, 0, &set), ABC_OK);
         walk(check_round, &set);
         walk(price_round, &set);
         char *json = abci_plan_json(&set);

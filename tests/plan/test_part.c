@@ -15,7 +15,7 @@
 
 static bool is_wide(abc_collective coll)
 {
-    return coll == ABC_REDUCE_SCATTER || coll == ABC_ALLGATHER;
+    return coll == ABC_REDUCE_SCATTER || coll == ABC_ALLGATHER || (coll >= ABC_GATHER && coll <= ABC_ALLTOALL);
 }
 
 /* Narrow: blocks lie one after another from the chunk's first element to its last, lines uncut while there is one for each. */
@@ -103,7 +103,7 @@ static void test_small(void **state)
     (void)state;
     static const uint32_t elements[] = {2, 4, 8}, ranks[] = {1, 2, 3, 4, 5, 7, 8, 16};
     static const uint64_t chunk[] = {1, 64, 100, 256, 1 << 20};
-    for (int coll = 0; coll <= ABC_BROADCAST; coll++)
+    for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll += 1 + (coll == ABC_BROADCAST))
         for (size_t e = 0; e < 3; e++)
             for (size_t r = 0; r < 8; r++)
                 for (uint64_t count = 0; count <= 200; count++)
@@ -115,7 +115,7 @@ static void test_large(void **state)
 {
     (void)state;
     static const uint64_t counts[] = {(1ull << 31) + 1, (1ull << 32) - 1, (1ull << 33) + 12345, 1ull << 40};
-    for (int coll = 0; coll <= ABC_BROADCAST; coll++)
+    for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll += 1 + (coll == ABC_BROADCAST))
         for (size_t i = 0; i < 4; i++)
             for (uint32_t p = 1; p <= 1024; p = p * 3 + 1) {
                 check_call((abc_collective)coll, p, p, 4, counts[i], UINT64_MAX / 2);
@@ -132,6 +132,14 @@ static void test_width(void **state)
     assert_int_equal(abci_part_width(ABC_REDUCE_SCATTER, ABCI_TMP + 3), ABCI_WIDE);
     assert_int_equal(abci_part_width(ABC_ALLGATHER, ABCI_IN), ABCI_SINGLE);
     assert_int_equal(abci_part_width(ABC_ALLGATHER, ABCI_OUT), ABCI_WIDE);
+    assert_int_equal(abci_part_width(ABC_REDUCE, ABCI_OUT), ABCI_NARROW);
+    assert_int_equal(abci_part_width(ABC_GATHER, ABCI_IN), ABCI_SINGLE);
+    assert_int_equal(abci_part_width(ABC_SCATTER, ABCI_OUT), ABCI_SINGLE);
+    assert_int_equal(abci_part_width(ABC_ALLTOALL, ABCI_IN), ABCI_WIDE);
+    assert_int_equal(abci_part_width(ABC_EXSCAN, ABCI_TMP), ABCI_NARROW);
+    assert_true(abci_part_exists(ABC_GATHER, ABCI_OUT, 2, 2) && !abci_part_exists(ABC_GATHER, ABCI_OUT, 1, 2));
+    assert_true(abci_part_exists(ABC_SCATTER, ABCI_OUT, 1, 2) && !abci_part_exists(ABC_SCATTER, ABCI_IN, 1, 2));
+    assert_true(abci_part_exists(ABC_EXSCAN, ABCI_OUT, 1, 0) && !abci_part_exists(ABC_EXSCAN, ABCI_OUT, 0, 0));
 }
 
 /* A barrier has no elements, and asks nothing of part.c but not to divide by them. */
