@@ -29,7 +29,7 @@ static uint64_t round_line(uint64_t n)
         ABCI_NARROW, ABCI_NARROW, ABCI_NARROW                                                                                      \
     }
 
-const uint8_t abci_part_widths[ABC_COLLECTIVE_COUNT][3] = {
+const uint8_t abci_part_widths[ABC_COLLECTIVE_COUNT][4] = {
     [ABC_ALLREDUCE] = NARROW,
     [ABC_REDUCE_SCATTER] = {ABCI_WIDE, ABCI_SINGLE, ABCI_WIDE},
     [ABC_ALLGATHER] = {ABCI_SINGLE, ABCI_WIDE, ABCI_WIDE},

@@ -36,7 +36,7 @@ struct abci_range {
 enum abci_width { ABCI_NARROW, ABCI_WIDE, ABCI_SINGLE };
 /* Has this rank such a buffer (not a temporary)? Some only a root has, and rank 0 gets no exscan. */
 bool abci_part_exists(abc_collective coll, int buffer, int rank, int root);
-extern const uint8_t abci_part_widths[ABC_COLLECTIVE_COUNT][3]; /* of IN, OUT, temporaries */
+extern const uint8_t abci_part_widths[ABC_COLLECTIVE_COUNT][4]; /* of IN, OUT, temporaries */
 static inline enum abci_width abci_part_width(abc_collective coll, int buffer)
 {
     return (enum abci_width)abci_part_widths[coll][buffer < ABCI_TMP ? buffer : ABCI_TMP];
