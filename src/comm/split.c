@@ -3,6 +3,7 @@
  * so a split costs two allgathers and no connection.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,16 +31,34 @@ static int gather(struct abc_comm *parent, const void *mine, void *all, size_t b
 static int share_peer(struct abci_shm *shm, int r, const struct abc_comm *parent, const struct ticket *t)
 {
     struct abci_shm_peer *from = &parent->shm->peer[t->rank];
-    int pidfd = -1;
+    int pidfd = -1, status = ABC_OK;
     if (from->pidfd >= 0) {
         pidfd = abci_fault("dup pidfd") ? -1 : fcntl(from->pidfd, F_DUPFD_CLOEXEC, 0);
         if (pidfd < 0)
-            return abci_error_errno(ABC_ERR_SYSTEM, "a descriptor of rank %u cannot be duplicated", t->rank);
+            status = abci_error_errno(ABC_ERR_SYSTEM, "a descriptor of rank %u cannot be duplicated", t->rank);
     }
     abci_segment_hold(from->segment);
-    int status = abci_shm_bind(shm, r, from->segment, t->control_offset, pidfd);
+    int bound = abci_shm_bind(shm, r, from->segment, t->control_offset, pidfd);
     shm->peer[r].readable = from->readable;
-    return status;
+    return status != ABC_OK ? status : bound;
+}
+
+/* All peers, also after an error: it is too late to stop the others, so each must hear that this rank will not come. */
+static int share_peers(struct abci_shm *shm, const struct abc_comm *parent, const struct ticket *all)
+{
+    char why[400] = "";
+    int status = ABC_OK;
+    for (int r = 0; r < shm->nranks; r++) {
+        int one = r != shm->rank ? share_peer(shm, r, parent, &all[r]) : ABC_OK;
+        if (status == ABC_OK && one != ABC_OK) {
+            status = one;
+            snprintf(why, sizeof why, "%s", abci_error_text());
+        }
+    }
+    if (status == ABC_OK)
+        return status;
+    abci_shm_fail(shm, ABC_ERR_PEER, shm->rank, NULL, NULL, "rank %d could not finish the split: %s", shm->rank, why);
+    return abci_error(status, "%s", why);
 }
 
 /* Keep the members of my color, in their new order. Returns how many; *me is my place. */
@@ -77,10 +96,8 @@ static int split(struct abc_comm *parent, int color, int key, struct ticket *all
         if (all[r].status != ABC_OK)
             status = r == parent->rank ? mine.status : abci_error(ABC_ERR_PEER, "rank %d could not take part in the split", r);
     if (color >= 0 && status == ABC_OK) {
-        count = members(all, parent->nranks, color, mine.rank, &me);
-        for (int r = 0; r < count && status == ABC_OK; r++)
-            if (r != me)
-                status = share_peer(shm, r, parent, &all[r]);
+        members(all, parent->nranks, color, mine.rank, &me);
+        status = share_peers(shm, parent, all);
     }
     if (color < 0 || status != ABC_OK) {
         if (shm && shm->control) {

@@ -391,14 +391,16 @@ int abci_segment_detach(void *ptr, uint64_t bytes)
     int status = ABC_OK;
     void *copy =
         abci_fault("mmap detach") ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy == MAP_FAILED || !e) {
+    if (copy == MAP_FAILED) {
         status = abci_error_errno(ABC_ERR_MEMORY, "no memory to keep a late peer away from %llu bytes", (unsigned long long)bytes);
     } else {
         memcpy(copy, ptr, bytes);
-        if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, ptr) == MAP_FAILED)
+        if (abci_fault("mremap detach") || mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, ptr) == MAP_FAILED) {
             status = abci_error_errno(ABC_ERR_MEMORY, "pages cannot be taken away from a late peer");
+            munmap(copy, bytes);
+        }
     }
-    if (status == ABC_OK && !e->detached) {
+    if (e && !e->detached) { /* also where it failed: the late peer must not write into somebody's next buffer */
         e->detached = true;
         atomic_fetch_add_explicit(&detachments, 1, memory_order_relaxed);
     }

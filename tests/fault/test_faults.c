@@ -1,7 +1,8 @@
 /*
  * test_faults.c - every allocation and system call of creation fails in turn, in rank 0 and in rank 1 of three: the failing rank
  * gets an error, the others one that names it (or nothing happened), all quickly; nothing leaks, and the next creation in the same
- * processes works. The same for the growth of staging in the middle of work.
+ * processes works. The same for the growth of staging in the middle of work, for work of every kind, and for what is done to keep a
+ * late peer out of a buffer.
  */
 #include "job.h"
 
@@ -138,10 +139,175 @@ static void growth(struct job *job, int rank, const struct scenario *s)
     must(abc_comm_destroy(comm) == ABC_OK || status != ABC_OK, "rank %d: destroy: %s", rank, abc_last_error());
 }
 
-static void run_growth(const struct scenario *s)
+/* ---- all other work ---- */
+
+#define WORK_COUNT 60000u
+
+struct tools {
+    void *memory, *more;
+    abc_comm *part;
+    abc_request *started, *persistent;
+    abc_op scaled, own;
+    bool has_scaled, has_own;
+};
+
+static void add_floats(const void *in, void *inout, uint64_t count, abc_type type, void *context)
+{
+    (void)type, (void)context;
+    for (uint64_t i = 0; i < count; i++)
+        ((float *)inout)[i] += ((const float *)in)[i];
+}
+
+static int call_of(abc_call *c, abc_collective collective, void *memory, uint64_t count)
+{
+    abc_call_init(c, collective);
+    c->in = ABC_IN_PLACE;
+    c->out = memory;
+    c->count = count;
+    return ABC_OK;
+}
+
+/* Every kind of call once; the first that fails ends it. */
+static int repertoire(abc_comm *comm, struct tools *t)
+{
+    static float x[WORK_COUNT], y[WORK_COUNT];
+    const float half = 0.5f;
+    abc_call c;
+    int status = abc_mem_alloc(WORK_COUNT * sizeof(float), &t->memory);
+    status = status ? status : abc_mem_alloc(8u << 20, &t->more);
+    status = status ? status : abc_allreduce(ABC_IN_PLACE, t->memory, WORK_COUNT, ABC_F32, ABC_SUM, comm);
+    status = status ? status : abc_allreduce(x, t->more, WORK_COUNT, ABC_F32, ABC_SUM, comm);
+    status = status ? status : abc_allreduce_start(x, y, WORK_COUNT, ABC_F32, ABC_MAX, comm, &t->started);
+    status = status ? status : abc_wait(&t->started);
+    status = status ? status : call_of(&c, ABC_ALLREDUCE, x, 900);
+    c.preserve = 1;
+    status = status ? status : abc_request_create(comm, &c, &t->persistent);
+    for (int i = 0; i < 2; i++) {
+        status = status ? status : abc_restart(t->persistent);
+        status = status ? status : abc_wait(&t->persistent);
+    }
+    t->has_scaled = !status && !(status = abc_op_create_scaled(&half, ABC_F32, &t->scaled));
+    status = status ? status : abc_allreduce(x, y, 700, ABC_F32, t->scaled, comm);
+    t->has_own = !status && !(status = abc_op_create(add_floats, 1, NULL, &t->own));
+    status = status ? status : abc_reduce_scatter(x, y, WORK_COUNT / NRANKS, ABC_F32, t->own, comm);
+    status = status ? status : abc_allgather(x, y, 5000, ABC_F32, comm);
+    status = status ? status : abc_comm_split(comm, 0, 0, &t->part);
+    status = status ? status : abc_barrier(t->part);
+    return status;
+}
+
+/* Also after a failure all can be given back; a request in progress ends with its communicator. */
+static void put_away(abc_comm *comm, struct tools *t)
+{
+    if (t->started)
+        abc_wait(&t->started);
+    if (t->persistent)
+        must(abc_request_free(t->persistent) == ABC_OK, "free a request: %s", abc_last_error());
+    if (t->part)
+        abc_comm_destroy(t->part);
+    abc_comm_destroy(comm);
+    if (t->has_scaled)
+        must(abc_op_free(t->scaled) == ABC_OK, "free a scaled sum: %s", abc_last_error());
+    if (t->has_own)
+        must(abc_op_free(t->own) == ABC_OK, "free an operation: %s", abc_last_error());
+    must(abc_mem_free(t->memory) == ABC_OK && abc_mem_free(t->more) == ABC_OK, "free: %s", abc_last_error());
+}
+
+/* Work of every kind in which pass n of rank a fails; then the same processes work on. */
+static void work(struct job *job, int rank, const struct scenario *s)
+{
+    struct outcome *mine = &job->shared->rank[rank];
+    struct tools t = {.memory = NULL};
+    must_work(job, rank, "before the fault");
+    int fds = count_fds();
+    abc_comm *comm = must_create(job, rank, 10);
+    meet(job);
+    double start = abci_now();
+    abci_fault_arm(rank == s->a ? (uint64_t)s->b : 0);
+    int status = repertoire(comm, &t);
+    mine->number[PASSES] = (long)abci_fault_passes();
+    abci_fault_arm(0);
+    tell(job, rank, status, start);
+    must(status == ABC_OK || strlen(mine->text) > 20, "rank %d: status %d without a text", rank, status);
+    if (status != ABC_OK && abc_comm_status(comm) == ABC_OK) /* found before the call got its number: only this rank knows */
+        abc_comm_abort(comm, "a call could not be started");
+    if (t.part && status != ABC_OK)
+        abc_comm_abort(t.part, "a call could not be started");
+    meet(job);
+    put_away(comm, &t);
+    meet(job);
+    abci_comm_reap();
+    must_work(job, rank, "after the fault");
+    must(count_fds() <= fds + 2 * (NRANKS - 1), "rank %d: %d descriptors before, %d after", rank, fds, count_fds());
+    must(count_threads() == 1, "rank %d: a thread is left", rank);
+}
+
+/* A split in which pass n of rank a fails: at whatever place, the others learn it there or in their first call on the part. */
+static void splitting(struct job *job, int rank, const struct scenario *s)
+{
+    struct outcome *mine = &job->shared->rank[rank];
+    int32_t x[8 * NRANKS] = {0};
+    abc_comm *part = NULL, *comm = must_create(job, rank, 10);
+    must(abc_allgather(x, x + 8, 5, ABC_I32, comm) == ABC_OK, "allgather: %s", abc_last_error()); /* its plan is there already */
+    meet(job);
+    double start = abci_now();
+    abci_fault_arm(rank == s->a ? (uint64_t)s->b : 0);
+    int status = abc_comm_split(comm, 0, 0, &part);
+    mine->number[PASSES] = (long)abci_fault_passes();
+    abci_fault_arm(0);
+    if (status == ABC_OK)
+        status = abc_barrier(part);
+    tell(job, rank, status, start);
+    if (status != ABC_OK && !part && abc_comm_status(comm) == ABC_OK)
+        abc_comm_abort(comm, "a split could not be made");
+    meet(job);
+    for (int r = 0; r < NRANKS; r++)
+        must((job->shared->rank[r].status == ABC_OK) == (status == ABC_OK), "rank %d: status %d, rank %d has %d: %s", rank, status,
+             r, job->shared->rank[r].status, job->shared->rank[r].text);
+    meet(job);
+    if (part)
+        abc_comm_destroy(part);
+    abc_comm_destroy(comm);
+    meet(job);
+    abci_comm_reap();
+    must_work(job, rank, "after the fault");
+}
+
+/* Rank 2 ends the communicator while the others offer their outputs to each other; what they then do to take them back fails. */
+static void revoked(struct job *job, int rank, const struct scenario *s)
+{
+    struct outcome *mine = &job->shared->rank[rank];
+    void *memory;
+    abc_comm *comm = must_create(job, rank, 10);
+    must(abc_mem_alloc(1u << 20, &memory) == ABC_OK, "abc_mem_alloc: %s", abc_last_error());
+    must(abc_allreduce(ABC_IN_PLACE, memory, 1u << 18, ABC_F32, ABC_SUM, comm) == ABC_OK, "allreduce: %s", abc_last_error());
+    meet(job);
+    double start = abci_now();
+    if (rank == NRANKS - 1) {
+        nap(0.05);
+        abc_comm_abort(comm, "enough");
+    }
+    abci_fault_arm(rank == s->a ? (uint64_t)s->b : 0);
+    int status = abc_allreduce(ABC_IN_PLACE, memory, 1u << 18, ABC_F32, ABC_SUM, comm);
+    mine->number[PASSES] = (long)abci_fault_passes();
+    abci_fault_arm(0);
+    tell(job, rank, status, start);
+    must(status == ABC_ERR_ABORTED, "rank %d: status %d: %s", rank, status, mine->text);
+    must_mention(mine->text, "enough", "after an abort");
+    memset(memory, rank, 1u << 20);
+    must(abc_comm_destroy(comm) == ABC_ERR_ABORTED && abc_mem_free(memory) == ABC_OK, "the end: %s", abc_last_error());
+    meet(job);
+    abci_comm_reap();
+    must_work(job, rank, "after taking back");
+}
+
+static const rank_body bodies[] = {creation, growth, work, splitting, revoked};
+enum { CREATION, GROWTH, WORK, SPLITTING, REVOKED, BODIES };
+
+static void run_work(const struct scenario *s)
 {
     struct job job;
-    job_start(&job, NRANKS, growth, s);
+    job_start(&job, NRANKS, bodies[s->c], s);
     double end = abci_now() + 5;
     while (job.shared->rank[s->a].status == 999 && abci_now() < end)
         nap(0.002);
@@ -167,7 +333,7 @@ static void run(const struct scenario *s)
 static void count_passes(const struct scenario *s)
 {
     struct job job;
-    job_start(&job, NRANKS, s->c ? growth : creation, s);
+    job_start(&job, NRANKS, bodies[s->c], s);
     job_wait(&job, 20);
     job_must_succeed(&job);
     FILE *f = fopen((const char *)(uintptr_t)s->d, "w");
@@ -175,12 +341,12 @@ static void count_passes(const struct scenario *s)
     fclose(f);
 }
 
-static long passes_of(long victim, bool in_growth)
+static long passes_of(long victim, int where)
 {
     char path[] = "/tmp/fault-passes-XXXXXX";
     long n = 0;
     int fd = mkstemp(path);
-    struct scenario s = {.name = "no fault", .run = count_passes, .a = victim, .c = in_growth, .d = (long)(uintptr_t)path};
+    struct scenario s = {.name = "no fault", .run = count_passes, .a = victim, .c = where, .d = (long)(uintptr_t)path};
     must(fd >= 0 && run_scenarios(&s, 1, 1) == 0, "creation without a fault");
     FILE *f = fdopen(fd, "r");
     must(f && fscanf(f, "%ld", &n) == 1 && n > 0, "no number of passes");
@@ -195,20 +361,21 @@ int main(void)
     int count = 0;
     setenv("ABCOMM_DEBUG", "NONE", 1);
     private_world();
-    for (long victim = 0; victim < 2; victim++) {
-        long passes = passes_of(victim, false), more = passes_of(victim, true);
-        printf("rank %ld: %ld passes in a creation, %ld in growing work\n", victim, passes, more);
-        for (long n = 1; n <= passes + 8; n++) { /* threads: the order varies a little */
-            struct scenario *s = add_scenario(&list, &count);
-            *s = (struct scenario){.run = run, .limit = 50, .a = victim, .b = n};
-            snprintf(s->name, sizeof s->name, "fault %ld of rank %ld in creation", n, victim);
+    for (long victim = 0; victim < 2; victim++)
+        for (int where = CREATION; where < BODIES; where++) {
+            static const char *const name[BODIES] = {"creation", "growing work", "work of every kind", "a split",
+                                                     "taking outputs back"};
+            long passes = passes_of(victim, where);
+            printf("rank %ld: %ld passes in %s\n", victim, passes, name[where]);
+            /* threads of a creation: the order varies a little */
+            long last = passes + (where == CREATION ? 8 : 0),
+                 stride = where == CREATION || where == SPLITTING || full_mode() ? 1 : passes / 12 + 1;
+            for (long n = 1; n <= last; n += stride) {
+                struct scenario *s = add_scenario(&list, &count);
+                *s = (struct scenario){.run = where == CREATION ? run : run_work, .limit = 50, .a = victim, .b = n, .c = where};
+                snprintf(s->name, sizeof s->name, "fault %ld of rank %ld in %s", n, victim, name[where]);
+            }
         }
-        for (long n = 1; n <= more; n += full_mode() ? 1 : 5) {
-            struct scenario *s = add_scenario(&list, &count);
-            *s = (struct scenario){.run = run_growth, .limit = 30, .a = victim, .b = n};
-            snprintf(s->name, sizeof s->name, "fault %ld of rank %ld in growing work", n, victim);
-        }
-    }
     int code = run_scenarios(list, count, 10);
     free(list);
     return code;
