@@ -112,7 +112,7 @@ static double measure(struct load *load, size_t bytes, bool copy, bool cross)
 
 static void line(struct load *load, const char *name, bool copy, bool cross)
 {
-    static const size_t sizes[] = {8, 64, 512, 4096, 32768, 65536, 1u << 20, MOST};
+    static const size_t sizes[] = {8, 64, 512, 4096, 16384, 131072, 1u << 20, MOST};
     printf("%-14s", name);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         double seconds = measure(load, sizes[i], copy, cross);
@@ -131,7 +131,7 @@ static int run(struct load *load, bool cross)
     static const char *const families[] = {"scalar", "generic", "avx2", "avx512"};
     printf("%s sum of %d operands%s; ns, then GB/s\n%-14s %10s %10s %10s %10s %10s %10s %10s %10s\n",
            type_names[load->reduction.type], load->nsrc, cross ? " written by another thread" : "", "bytes", "8", "64", "512", "4K",
-           "32K", "64K", "1M", "64M");
+           "16K", "128K", "1M", "64M");
     line(load, "memcpy", true, cross);
     for (int f = 0; f < 4; f++) {
         if (abci_reduce_select(families[f]) != 0) {

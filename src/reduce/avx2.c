@@ -15,18 +15,14 @@
 #define V_F16_ROUND(v) _mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT)
 #define V_FENCE() _mm_sfence()
 
-/* abci_bf16_round, in half the instructions that the compiler makes of vector arithmetic: a NaN is blended in, two halves packed.
- */
-TARGET static inline __m128i bf16_round(__m256i v)
+/* v_bf16_round in fewer instructions. Less one, where the upper half is even and zero stays zero, what is above has the top bit. */
+TARGET static inline __m256i bf16_round(__m256i even, __m256i odd)
 {
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(v, 16), _mm256_set1_epi32(1));
-    __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(v, _mm256_set1_epi32(0x7fff)), odd);
-    __m256 quiet = (__m256)_mm256_or_si256(v, _mm256_set1_epi32(0x400000));
-    __m256 nan = _mm256_cmp_ps((__m256)v, (__m256)v, _CMP_UNORD_Q);
-    __m256i high = _mm256_srli_epi32((__m256i)_mm256_blendv_ps((__m256)rounded, quiet, nan), 16);
-    return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+    __m256i high = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+    __m256i low = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa);
+    __m256i less = _mm256_subs_epu16(low, _mm256_andnot_si256(high, _mm256_set1_epi16(1)));
+    return _mm256_add_epi16(high, _mm256_srli_epi16(less, 15));
 }
-#define V_BF16_WIDEN(half) (vec) _mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)(half)), 16)
-#define V_BF16_ROUND(v) bf16_round((__m256i)(v))
+#define V_BF16_ROUND(even, odd) bf16_round((__m256i)(even), (__m256i)(odd))
 
 #include "reduce/kernel.h"

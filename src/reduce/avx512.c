@@ -15,16 +15,19 @@
 #define V_F16_ROUND(v) _mm512_cvtps_ph((__m512)(v), _MM_FROUND_TO_NEAREST_INT)
 #define V_FENCE() _mm_sfence()
 
-/* abci_bf16_round, with a NaN put in by a mask. The instruction for it (AVX512-BF16) flushes denormals, which are other bits. */
-TARGET static inline __m256i bf16_round(__m512i v)
+/*
+ * v_bf16_round. Halves of two vectors are put in turn by one permutation each, where shifts and blends take two. The instruction
+ * for all of it (AVX512-BF16) flushes denormals, which are other bits.
+ */
+TARGET static inline __m512i bf16_round(__m512i even, __m512i odd)
 {
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(v, 16), _mm512_set1_epi32(1));
-    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(0x7fff)), odd);
-    __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
-    rounded = _mm512_mask_or_epi32(rounded, nan, v, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    const __m512i in_turn = (__m512i)((__v16su){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} * 0x20002u);
+    __m512i high = _mm512_permutex2var_epi16(even, _mm512_add_epi32(in_turn, _mm512_set1_epi32(0x210001)), odd);
+    __m512i low = _mm512_permutex2var_epi16(even, _mm512_add_epi32(in_turn, _mm512_set1_epi32(0x200000)), odd);
+    __m512i sticky = _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi16(1), 0xf8); /* low | (high & 1) */
+    __mmask32 above = _mm512_cmpgt_epu16_mask(sticky, _mm512_set1_epi16((short)0x8000));
+    return _mm512_mask_sub_epi16(high, above, high, _mm512_set1_epi16(-1));
 }
-#define V_BF16_WIDEN(half) (vec) _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)(half)), 16)
-#define V_BF16_ROUND(v) bf16_round((__m512i)(v))
+#define V_BF16_ROUND(even, odd) bf16_round((__m512i)(even), (__m512i)(odd))
 
 #include "reduce/kernel.h"

@@ -7,50 +7,61 @@
  * that each kernel is one straight loop. This file is the loops over memory; lanes.h says what a vector of elements means. No
  * state; any thread.
  *
- * Cost: memory traffic. Blocks of UNITS vectors are read from every operand before they are written, which makes an exact alias of
- * dst and an operand correct and keeps the accumulators in registers whatever the number of operands. There is no prefetching: from
- * another core's cache it gained nothing (16 to 48 lines ahead, 4 KiB to 64 MiB), and it cost 1 ns at 64 bytes and a fifth at
+ * Cost: memory traffic. Blocks of VECTORS vectors are read from every operand before they are written, which makes an exact alias
+ * of dst and an operand correct and keeps the accumulators in registers whatever the number of operands. There is no prefetching:
+ * from another core's cache it gained nothing (16 to 48 lines ahead, 4 KiB to 64 MiB), and it cost 1 ns at 64 bytes and a fifth at
  * 4 KiB in the first-level cache.
  */
 #include "reduce/family.h"
 
 #define GLUE2(a, b) a##_##b
 #define GLUE1(a, b) GLUE2(a, b)
-#define UNITS 4          /* vectors of a block: enough to hide the latency of an addition */
+#define VECTORS 4        /* of a block: enough to hide the latency of an addition */
 #define STREAM_LEAST 512 /* bytes below which streaming stores are not worth peeling to a line */
 
 #include "reduce/lanes.h"
 
-/* Fold `units` vectors at byte `at` of every operand into sum. */
+/* Fold `units` steps at byte `at` of every operand into sum. */
 V_INLINE void v_read(abc_type type, abc_op op, int units, vec *sum, const void *const *src, int nsrc, size_t at, int nranks)
 {
-    const size_t step = V_STEP(type);
-    for (int u = 0; u < units; u++)
-        sum[u] = v_enter(type, op, (const char *)src[0] + at + (size_t)u * step);
-    for (int k = 1; k < nsrc; k++)
-        for (int u = 0; u < units; u++)
-            sum[u] = v_fold(type, op, sum[u], v_enter(type, op, (const char *)src[k] + at + (size_t)u * step));
-    for (int u = 0; u < units; u++)
-        sum[u] = v_finish(type, op, sum[u], nranks);
+    const int parts = V_PARTS(type), count = units * parts;
+    for (int v = 0; v < count; v++)
+        sum[v] = v_enter(type, op, (const char *)src[0] + at + (size_t)(v / parts) * V_STEP(type), v % parts);
+    for (int k = 1; k < nsrc; k++) {
+        const char *from = (const char *)src[k] + at;
+        for (int v = 0; v < count; v++)
+            sum[v] = v_fold(type, op, sum[v], v_enter(type, op, from + (size_t)(v / parts) * V_STEP(type), v % parts));
+    }
+    if (type == ABC_BF16 && (op == ABC_MIN || op == ABC_MAX || nsrc == 1)) /* else arithmetic has done it */
+        for (int v = 0; v < count; v++)
+            sum[v] = v_quiet(sum[v]);
+    for (int v = 0; v < count; v++)
+        sum[v] = v_finish(type, op, sum[v], nranks);
 }
 
-/* All whole vectors of elements [i, n). */
-V_INLINE void v_span(abc_type type, abc_op op, bool stream, char *dst, char *dst2, const void *const *src, int nsrc, uint64_t i,
-                     uint64_t n, int nranks)
+/* Whole steps of bytes [at, end), `units` at once; where that stopped. */
+V_INLINE size_t v_span(abc_type type, abc_op op, int units, bool stream, char *dst, char *dst2, const void *const *src, int nsrc,
+                       size_t at, size_t end, int nranks)
 {
-    const size_t step = V_STEP(type), end = n * abci_element_size(type);
-    size_t at = i * abci_element_size(type);
-    const int units = V_LONG(type) ? 1 : UNITS; /* a long conversion hides the latency by itself */
-    vec sum[UNITS];
-    for (; units > 1 && end - at >= UNITS * step; at += UNITS * step) {
-        v_read(type, op, UNITS, sum, src, nsrc, at, nranks);
-        for (int u = 0; u < UNITS; u++)
-            v_store(type, stream, dst + at + (size_t)u * step, dst2 ? dst2 + at + (size_t)u * step : NULL, sum[u]);
+    const size_t step = V_STEP(type);
+    vec sum[VECTORS];
+    for (; end - at >= (size_t)units * step; at += (size_t)units * step) {
+        v_read(type, op, units, sum, src, nsrc, at, nranks);
+        for (int u = 0; u < units; u++)
+            v_store(type, op, stream, dst + at + (size_t)u * step, dst2 ? dst2 + at + (size_t)u * step : NULL,
+                    sum + u * V_PARTS(type));
     }
-    for (; end - at >= step; at += step) {
-        v_read(type, op, 1, sum, src, nsrc, at, nranks);
-        v_store(type, stream, dst + at, dst2 ? dst2 + at : NULL, sum[0]);
-    }
+    return at;
+}
+
+/* The usual store is in a loop of its own, without a test: narrow floats are bound by instructions, not by memory. */
+V_INLINE void v_spans(abc_type type, abc_op op, bool stream, char *dst, char *dst2, const void *const *src, int nsrc, size_t at,
+                      size_t end, int nranks)
+{
+    const int units = V_LONG(type) ? 1 : VECTORS / V_PARTS(type); /* a long conversion hides the latency by itself */
+    if (!stream && !dst2)
+        at = v_span(type, op, units, false, dst, NULL, src, nsrc, at, end, nranks);
+    v_span(type, op, 1, stream, dst, dst2, src, nsrc, at, end, nranks);
 }
 
 /*
@@ -58,10 +69,11 @@ V_INLINE void v_span(abc_type type, abc_op op, bool stream, char *dst, char *dst
  * is done by a vector that ends at the last element: computed before anything is written, since dst may be an operand, and stored
  * at the end, where it writes some elements a second time with the values that they have.
  */
-V_INLINE void v_large(abc_type type, abc_op op, int fixed, char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n,
-                      int nranks, enum abci_store store)
+V_INLINE void v_large(abc_type type, abc_op op, int fixed, const struct abci_reduction *r, char *dst, char *dst2,
+                      const void *const *src, int nsrc, uint64_t n)
 {
     const size_t size = abci_element_size(type);
+    const int nranks = r->nranks;
     const void *own[8];
     if (fixed > 0) { /* a copy that no store can change, so that the pointers need not be read again */
         for (int k = 0; k < fixed; k++)
@@ -70,16 +82,16 @@ V_INLINE void v_large(abc_type type, abc_op op, int fixed, char *dst, char *dst2
         nsrc = fixed;
     }
     size_t last = n * size - V_STEP(type);
-    vec rest;
-    v_read(type, op, 1, &rest, src, nsrc, last, nranks);
-    uint64_t i = 0;
-    bool stream = store == ABCI_STORE_STREAM && n * size >= STREAM_LEAST && (uintptr_t)dst % size == 0;
+    vec rest[2];
+    v_read(type, op, 1, rest, src, nsrc, last, nranks);
+    size_t at = 0;
+    bool stream = r->store == ABCI_STORE_STREAM && n * size >= STREAM_LEAST && (uintptr_t)dst % size == 0;
     if (stream) { /* whole lines only: a line streamed in two parts costs two trips to memory */
-        i = (-(uintptr_t)dst % 64) / size;
-        abci_family_scalar.kernel[type][op][ABCI_CLASS_ANY](dst, dst2, src, nsrc, i, nranks, ABCI_STORE_PLAIN);
+        at = -(uintptr_t)dst % 64;
+        abci_family_scalar.kernel[ABCI_ROW(type, op)][ABCI_CLASS_ANY](r, dst, dst2, src, nsrc, at / size);
     }
-    v_span(type, op, stream, dst, dst2, src, nsrc, i, n, nranks);
-    v_store(type, false, dst + last, dst2 ? dst2 + last : NULL, rest);
+    v_spans(type, op, stream, dst, dst2, src, nsrc, at, n * size, nranks);
+    v_store(type, op, false, dst + last, dst2 ? dst2 + last : NULL, rest);
     if (stream)
         V_FENCE();
 }
@@ -96,58 +108,76 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
     size_t last = bytes - VBYTES;
     vec rest = *(const vec_at *)(src + last);
     abci_family_scalar.copy(dst, dst2, src, head, ABCI_STORE_PLAIN);
-    const void *from = src + head;
-    v_span(ABC_I32, ABC_SUM, stream, dst + head, dst2 ? dst2 + head : NULL, &from, 1, 0, (bytes - head) / 4, 1);
-    v_store(ABC_I32, false, dst + last, dst2 ? dst2 + last : NULL, rest);
+    const void *from = src;
+    v_spans(ABC_I32, ABC_SUM, stream, dst, dst2, &from, 1, head, bytes, 1);
+    v_store(ABC_I32, ABC_SUM, false, dst + last, dst2 ? dst2 + last : NULL, &rest);
     if (stream)
         V_FENCE();
 }
 
 /*
- * Two functions for each (type, op, class): the entry deals with less than a vector on the spot, without the prologue that the
- * other needs. A few bytes are the common case of loss values and flags.
+ * Two functions for each (type, op, class): the entry sends what is less than a vector elsewhere, without the prologue that the
+ * other needs. A few bytes are the common case of loss values and flags: the family of the shortest vectors adds them up on the
+ * spot, the longer ones leave them to it.
  */
+#define NAME(TYPE, OP, CLASS) GLUE1(FAMILY, TYPE##_##OP##_##CLASS)
+#define KERNEL(NAME) NAME(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc, uint64_t n)
+#define SHORTER(FROM, TYPE, OP, CLASS)                                                                                             \
+    abci_family_##FROM.kernel[ABCI_ROW(ABC_##TYPE, ABC_##OP)][ABCI_CLASS_##CLASS](r, dst, dst2, src, nsrc, n)
+#if VBYTES == 16
+#define SHORT_SUM(TYPE, OP, CLASS, FIXED)                                                                                          \
+    abci_element_loop(ABC_##TYPE, ABC_##OP, r->nranks, dst, dst2, src, FIXED > 0 ? FIXED : nsrc, 0, n)
+#define SHORT_ONE(TYPE, OP) abci_scalar_##TYPE##_##OP(r, dst, dst2, src, nsrc, n)
+#else
+#define SHORT_SUM(TYPE, OP, CLASS, FIXED) SHORTER(generic, TYPE, OP, CLASS)
+#define SHORT_ONE(TYPE, OP) SHORTER(generic, TYPE, OP, ANY)
+#endif
+
 #define DEFINE_CLASS(TYPE, OP, CLASS, FIXED)                                                                                       \
-    TARGET static __attribute__((noinline)) void GLUE1(FAMILY, TYPE##_##OP##_##CLASS##_large)(                                     \
-        char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n, int nranks, enum abci_store store)                    \
+    TARGET static __attribute__((noinline)) void KERNEL(NAME(TYPE, OP, CLASS##_large))                                             \
     {                                                                                                                              \
-        v_large(ABC_##TYPE, ABC_##OP, FIXED, dst, dst2, src, nsrc, n, nranks, store);                                              \
+        v_large(ABC_##TYPE, ABC_##OP, FIXED, r, dst, dst2, src, nsrc, n);                                                          \
     }                                                                                                                              \
-    static void GLUE1(FAMILY, TYPE##_##OP##_##CLASS)(char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n,          \
-                                                     int nranks, enum abci_store store)                                            \
+    static void KERNEL(NAME(TYPE, OP, CLASS))                                                                                      \
     {                                                                                                                              \
         if (n >= V_LANES(ABC_##TYPE))                                                                                              \
-            GLUE1(FAMILY, TYPE##_##OP##_##CLASS##_large)(dst, dst2, src, nsrc, n, nranks, store);                                  \
+            NAME(TYPE, OP, CLASS##_large)(r, dst, dst2, src, nsrc, n);                                                             \
         else                                                                                                                       \
-            abci_element_loop(ABC_##TYPE, ABC_##OP, nranks, dst, dst2, src, FIXED > 0 ? FIXED : nsrc, 0, n);                       \
+            SHORT_SUM(TYPE, OP, CLASS, FIXED);                                                                                     \
     }
-#define DEFINE_SUM(TYPE, OP)                                                                                                       \
+#define DEFINE_TWO(TYPE, OP)                                                                                                       \
     DEFINE_CLASS(TYPE, OP, ANY, 0)                                                                                                 \
-    DEFINE_CLASS(TYPE, OP, 2, 2)                                                                                                   \
+    DEFINE_CLASS(TYPE, OP, 2, 2)
+#define DEFINE_SUM(TYPE, OP)                                                                                                       \
+    DEFINE_TWO(TYPE, OP)                                                                                                           \
     DEFINE_CLASS(TYPE, OP, 3, 3)                                                                                                   \
     DEFINE_CLASS(TYPE, OP, 4, 4)                                                                                                   \
     DEFINE_CLASS(TYPE, OP, 8, 8)
-/* The rarer ones leave a few bytes to the scalar family. */
+/* The rarer ones. */
 #define DEFINE_ONE(TYPE, OP)                                                                                                       \
-    TARGET static void GLUE1(FAMILY, TYPE##_##OP##_ANY)(char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n,       \
-                                                        int nranks, enum abci_store store)                                         \
+    TARGET static void KERNEL(NAME(TYPE, OP, ANY))                                                                                 \
     {                                                                                                                              \
         if (n >= V_LANES(ABC_##TYPE))                                                                                              \
-            v_large(ABC_##TYPE, ABC_##OP, 0, dst, dst2, src, nsrc, n, nranks, store);                                              \
+            v_large(ABC_##TYPE, ABC_##OP, 0, r, dst, dst2, src, nsrc, n);                                                          \
         else                                                                                                                       \
-            abci_family_scalar.kernel[ABC_##TYPE][ABC_##OP][ABCI_CLASS_ANY](dst, dst2, src, nsrc, n, nranks, store);               \
+            SHORT_ONE(TYPE, OP);                                                                                                   \
     }
-#define NAME(TYPE, OP, CLASS) GLUE1(FAMILY, TYPE##_##OP##_##CLASS)
 #define ROW_SUM(TYPE, OP)                                                                                                          \
-    [ABC_##TYPE][ABC_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, 2), NAME(TYPE, OP, 3), NAME(TYPE, OP, 4), NAME(TYPE, OP, 8)},
-#define ROW_ONE(TYPE, OP)                                                                                                          \
-    [ABC_##TYPE][ABC_##OP] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY),                  \
-                              NAME(TYPE, OP, ANY)},
+    [ABCI_ROW(ABC_##TYPE, ABC_##OP)] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, 2), NAME(TYPE, OP, 3), NAME(TYPE, OP, 4),              \
+                                        NAME(TYPE, OP, 8)},
+#define ROW_TWO(TYPE, OP)                                                                                                          \
+    [ABCI_ROW(ABC_##TYPE, ABC_##OP)] = {NAME(TYPE, OP, ANY), NAME(TYPE, OP, 2), NAME(TYPE, OP, ANY), NAME(TYPE, OP, ANY),          \
+                                        NAME(TYPE, OP, ANY)},
+#define ROW_ONE(TYPE, OP) ABCI_ROW_OF(TYPE, OP, NAME(TYPE, OP, ANY)),
 
 ABCI_SUM_MAP(DEFINE_SUM)
+ABCI_TWO_MAP(DEFINE_TWO)
 ABCI_ONE_MAP(DEFINE_ONE)
 
 #define QUOTE2(x) #x
 #define QUOTE1(x) QUOTE2(x)
 const struct abci_family GLUE1(abci_family, FAMILY) = {
-    .name = QUOTE1(FAMILY), .kernel = {ABCI_SUM_MAP(ROW_SUM) ABCI_ONE_MAP(ROW_ONE)}, .copy = GLUE1(FAMILY, copy)};
+    .name = QUOTE1(FAMILY),
+    .kernel = {ABCI_SUM_MAP(ROW_SUM) ABCI_TWO_MAP(ROW_TWO) ABCI_ONE_MAP(ROW_ONE) ABCI_SCALAR_MAP(ABCI_SCALAR_ROW) ABCI_WIDE_ROWS},
+    .copy = GLUE1(FAMILY, copy),
+};

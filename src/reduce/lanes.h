@@ -3,9 +3,10 @@
  * Included by kernel.h alone, once in each family, after the family's macros; the loops over memory are there. The compiler's
  * vector arithmetic, force-inlined with constant type and op. No state; any thread; lane by lane the same bits as element.h.
  *
- * A vector holds VBYTES of what is computed with: narrow floats are float32 here, so that one comes from a half or a quarter of a
- * vector in memory. What a family has instructions for it says by macros: V_MIN_F32, V_MIN_F64 (needed), V_F16_WIDEN, V_F16_ROUND,
- * V_BF16_WIDEN, V_BF16_ROUND (else integers do it).
+ * A vector holds VBYTES of what is computed with: narrow floats are float32 here. A small one comes from a half or a quarter of a
+ * vector in memory. A bf16 is the upper half of a float32, so a whole vector of them makes two without any shuffle: the even
+ * elements shifted up, the odd ones where they are. What a family has instructions for it says by macros: V_MIN_F32, V_MIN_F64
+ * (needed), V_F16_WIDEN, V_F16_ROUND, V_BF16_ROUND (else integers do it).
  */
 #define V_INLINE static inline __attribute__((always_inline)) TARGET
 
@@ -31,8 +32,9 @@ typedef uint8_t vec_quarter_at __attribute__((vector_size(VBYTES / 4), aligned(1
 
 #define SPLAT(type, x) ((type){0} + (x))
 
-/* Bytes in memory that fill a vector, and elements of it. */
-#define V_STEP(type) (abci_is_narrow(type) ? VBYTES / 4 * abci_element_size(type) : (size_t)VBYTES)
+/* Bytes in memory that are entered at once, the vectors that they become, and their elements. */
+#define V_STEP(type) (abci_is_small(type) ? VBYTES / 4 * abci_element_size(type) : (size_t)VBYTES)
+#define V_PARTS(type) ((type) == ABC_BF16 ? 2 : 1)
 #define V_LANES(type) (V_STEP(type) / abci_element_size(type))
 
 V_INLINE vec v_select(vec mask, vec a, vec b)
@@ -95,24 +97,39 @@ V_INLINE vec v_small_round(abc_type type, vec v)
 #define V_F16_ROUND(v) __builtin_convertvector(v_small_round(ABC_F16, v), vec_half)
 #endif
 
-#ifndef V_BF16_ROUND
-#define V_BF16_WIDEN(half) (__builtin_convertvector(half, vec) << 16)
-#define V_BF16_ROUND(v) v_bf16_round(v)
-/* Lane by lane what abci_bf16_round does. Compared as signed integers: the sign bit is masked away. */
-V_INLINE vec_half v_bf16_round(vec v)
+/* Every NaN made quiet, as abci_bf16_round does. Compared as signed integers: the sign bit is masked away. */
+V_INLINE vec v_quiet(vec v)
 {
-    vec nan = (vec)((vec_i32)(v & 0x7fffffffu) > SPLAT(vec_i32, 0x7f800000));
-    vec quiet = (v >> 16) | ABCI_BF16_QUIET;
-    vec rounded = (v + 0x7fffu + ((v >> 16) & 1u)) >> 16;
-    return __builtin_convertvector(v_select(nan, quiet, rounded), vec_half);
+    return v | ((vec)((vec_i32)(v & 0x7fffffffu) > SPLAT(vec_i32, 0x7f800000)) & (uint32_t)ABCI_BF16_QUIET << 16);
+}
+
+/* The upper halves of two vectors, in turn. */
+V_INLINE vec v_bf16_cut(vec even, vec odd)
+{
+    return even >> 16 | (odd & 0xffff0000u);
+}
+
+/*
+ * abci_bf16_round for the lanes of two vectors, on halves: the upper ones, plus one where the lower one is above the middle, or at
+ * it while the upper one is odd. No NaN needs care: it is an operand's or the processor's own, so its lower half is zero, and any
+ * arithmetic has made it quiet.
+ */
+#ifndef V_BF16_ROUND
+#define V_BF16_ROUND(even, odd) v_bf16_round(even, odd)
+V_INLINE vec v_bf16_round(vec even, vec odd)
+{
+    vec_u16 high = (vec_u16)v_bf16_cut(even, odd), low = (vec_u16)(odd << 16 | (even & 0xffffu));
+    vec_i16 above = (vec_i16)((low | (high & SPLAT(vec_u16, 1))) ^ SPLAT(vec_u16, 0x8000)); /* compared as signed */
+    return (vec)(high - (vec_u16)(above > SPLAT(vec_i16, 0)));
 }
 #endif
 
-V_INLINE vec v_enter(abc_type type, abc_op op, const char *from)
+/* `part` is 0 or, of a type that makes two vectors, 1. */
+V_INLINE vec v_enter(abc_type type, abc_op op, const char *from, int part)
 {
     vec v;
     if (type == ABC_BF16)
-        v = V_BF16_WIDEN((vec_half) * (const vec_half_at *)from);
+        v = part ? (vec)(*(const vec_at *)from & 0xffff0000u) : (vec)(*(const vec_at *)from << 16);
     else if (type == ABC_F16)
         v = V_F16_WIDEN((vec_half) * (const vec_half_at *)from);
     else if (abci_is_small(type))
@@ -237,20 +254,20 @@ V_INLINE vec v_finish(abc_type type, abc_op op, vec v, int nranks)
     return op == ABC_AVG ? v_divide(type, v, nranks) : v;
 }
 
-V_INLINE void v_store_half(bool stream, char *to, char *to2, vec_half half)
+/* From the vectors of all parts. What a minimum picks needs no rounding. */
+V_INLINE void v_store(abc_type type, abc_op op, bool stream, char *to, char *to2, const vec *parts)
 {
-    if (stream)
-        V_STREAM_HALF(to, half);
-    else
-        *(vec_half_at *)to = half;
-    if (to2)
-        *(vec_half_at *)to2 = half;
-}
-
-V_INLINE void v_store(abc_type type, bool stream, char *to, char *to2, vec v)
-{
-    if (type == ABC_BF16 || type == ABC_F16) {
-        v_store_half(stream, to, to2, type == ABC_BF16 ? (vec_half)V_BF16_ROUND(v) : (vec_half)V_F16_ROUND(v));
+    vec v = parts[0];
+    if (type == ABC_BF16)
+        v = op == ABC_MIN || op == ABC_MAX ? v_bf16_cut(parts[0], parts[1]) : (vec)V_BF16_ROUND(parts[0], parts[1]);
+    if (type == ABC_F16) {
+        vec_half half = (vec_half)V_F16_ROUND(v);
+        if (stream)
+            V_STREAM_HALF(to, half);
+        else
+            *(vec_half_at *)to = half;
+        if (to2)
+            *(vec_half_at *)to2 = half;
     } else if (abci_is_small(type)) { /* too short to stream */
         vec_quarter quarter = __builtin_convertvector(v_small_round(type, v), vec_quarter);
         *(vec_quarter_at *)to = quarter;

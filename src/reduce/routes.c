@@ -5,7 +5,7 @@
  */
 #include "reduce/family.h"
 
-#define AS(TYPE, OP, BY, BY_OP, SHIFT) [ABC_##TYPE][ABC_##OP] = {ABC_##BY, ABC_##BY_OP, SHIFT, true}
+#define AS(TYPE, OP, BY, BY_OP, SHIFT) [ABC_##TYPE][ABC_##OP] = {ABCI_ROW(ABC_##BY, ABC_##BY_OP), SHIFT, true}
 #define OWN(TYPE, OP) AS(TYPE, OP, TYPE, OP, 0)
 #define FLOAT(TYPE) OWN(TYPE, SUM), OWN(TYPE, AVG), OWN(TYPE, PROD), OWN(TYPE, MIN), OWN(TYPE, MAX)
 /* SIGNED: the type of this size whose wrapped sums and truth are the same. SHIFT: bytes of an element. */

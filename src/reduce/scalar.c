@@ -5,13 +5,13 @@
 #include "reduce/family.h"
 
 #define SCALAR_KERNEL(TYPE, OP)                                                                                                    \
-    static void scalar_##TYPE##_##OP(char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n, int nranks,              \
-                                     enum abci_store store)                                                                        \
+    void abci_scalar_##TYPE##_##OP(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc,        \
+                                   uint64_t n)                                                                                     \
     {                                                                                                                              \
-        (void)store;                                                                                                               \
-        abci_element_loop(ABC_##TYPE, ABC_##OP, nranks, dst, dst2, src, nsrc, 0, n);                                               \
+        abci_element_loop(ABC_##TYPE, ABC_##OP, r->nranks, dst, dst2, src, nsrc, 0, n);                                            \
     }
 ABCI_SUM_MAP(SCALAR_KERNEL)
+ABCI_TWO_MAP(SCALAR_KERNEL)
 ABCI_ONE_MAP(SCALAR_KERNEL)
 ABCI_SCALAR_MAP(SCALAR_KERNEL)
 
@@ -24,21 +24,9 @@ static void scalar_copy(char *dst, char *dst2, const char *src, size_t bytes, en
         memcpy(dst2, src, bytes);
 }
 
-/* The same loop serves every number of operands. */
-#define SCALAR_ROW(TYPE, OP) [ABC_##TYPE][ABC_##OP] = {scalar_##TYPE##_##OP},
 const struct abci_family abci_family_scalar = {
     .name = "scalar",
-    .kernel =
-        {
-            ABCI_SUM_MAP(SCALAR_ROW) ABCI_ONE_MAP(SCALAR_ROW)
-                ABCI_SCALAR_MAP(SCALAR_ROW)[ABC_COMPLEX64][ABC_PROD] = {abci_wide_complex64_prod},
-            [ABC_COMPLEX128][ABC_PROD] = {abci_wide_complex128_prod},
-            [ABC_F32_I32][ABC_MINLOC] = {abci_wide_f32_i32_min},
-            [ABC_F32_I32][ABC_MAXLOC] = {abci_wide_f32_i32_max},
-            [ABC_F64_I32][ABC_MINLOC] = {abci_wide_f64_i32_min},
-            [ABC_F64_I32][ABC_MAXLOC] = {abci_wide_f64_i32_max},
-            [ABC_I32_I32][ABC_MINLOC] = {abci_wide_i32_i32_min},
-            [ABC_I32_I32][ABC_MAXLOC] = {abci_wide_i32_i32_max},
-        },
+    .kernel = {ABCI_SUM_MAP(ABCI_SCALAR_ROW) ABCI_TWO_MAP(ABCI_SCALAR_ROW) ABCI_ONE_MAP(ABCI_SCALAR_ROW)
+                   ABCI_SCALAR_MAP(ABCI_SCALAR_ROW) ABCI_WIDE_ROWS},
     .copy = scalar_copy,
 };

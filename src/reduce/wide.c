@@ -42,12 +42,11 @@ struct i32_i32 {
     }
 /* TIDY clears what is not data. */
 #define WIDE_KERNEL(T, NAME, TIDY)                                                                                                 \
-    void abci_wide_##T##_##NAME(char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n, int nranks,                   \
-                                enum abci_store store)                                                                             \
+    void abci_wide_##T##_##NAME(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc,           \
+                                uint64_t n)                                                                                        \
     {                                                                                                                              \
         struct T sum, next;                                                                                                        \
-        (void)nranks;                                                                                                              \
-        (void)store;                                                                                                               \
+        (void)r;                                                                                                                   \
         for (size_t at = 0; at < n * sizeof(sum); at += sizeof(sum)) {                                                             \
             memcpy(&sum, (const char *)src[0] + at, sizeof(sum));                                                                  \
             for (int k = 1; k < nsrc; k++) {                                                                                       \
@@ -55,9 +54,9 @@ struct i32_i32 {
                 sum = T##_##NAME(sum, next);                                                                                       \
             }                                                                                                                      \
             TIDY;                                                                                                                  \
-            memcpy(dst + at, &sum, sizeof(sum));                                                                                   \
+            memcpy((char *)dst + at, &sum, sizeof(sum));                                                                           \
             if (dst2)                                                                                                              \
-                memcpy(dst2 + at, &sum, sizeof(sum));                                                                              \
+                memcpy((char *)dst2 + at, &sum, sizeof(sum));                                                                      \
         }                                                                                                                          \
     }
 
