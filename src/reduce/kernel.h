@@ -109,7 +109,9 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
     vec rest = *(const vec_at *)(src + last);
     abci_family_scalar.copy(dst, dst2, src, head, ABCI_STORE_PLAIN);
     const void *from = src;
-    v_spans(ABC_I32, ABC_SUM, stream, dst, dst2, &from, 1, head, bytes, 1);
+    if (!stream) /* then there are two: the common kind has a loop of its own here, too */
+        head = v_span(ABC_I32, ABC_SUM, VECTORS, false, dst, dst2, &from, 1, head, bytes, 1);
+    v_span(ABC_I32, ABC_SUM, 1, stream, dst, dst2, &from, 1, head, bytes, 1);
     v_store(ABC_I32, ABC_SUM, false, dst + last, dst2 ? dst2 + last : NULL, &rest);
     if (stream)
         V_FENCE();
