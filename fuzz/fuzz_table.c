@@ -13,8 +13,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int MPI_Initialized(int *flag);
 
-#define NAME "unix:@fz%05u" /* MASTER_ADDR:MASTER_PORT makes an address of a Unix socket out of this */
-
 /* An MPI library that has opened PMI's table: then nothing is left for the end of the process. */
 int MPI_Initialized(int *flag)
 {
@@ -46,9 +44,16 @@ static void try_pmi(struct abci_launch *launch, const uint8_t *data, size_t size
 {
     char number[16];
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return;
-    if (send(ends[1], data, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size && shutdown(ends[1], SHUT_WR) == 0) {
+    bool sent = true;
+    for (size_t at = 0, part; at < size && sent;
+         at += part) { /* a line a message: the launcher does not answer before it is asked */
+        const uint8_t *end = memchr(data + at, '\n', size - at);
+        part = end ? (size_t)(end + 1 - (data + at)) : size - at;
+        sent = send(ends[1], data + at, part, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)part;
+    }
+    if (sent && shutdown(ends[1], SHUT_WR) == 0) {
         snprintf(number, sizeof number, "%d", ends[0]);
         setenv("PMI_FD", number, 1);
         launch->table = ABCI_TABLE_PMI;

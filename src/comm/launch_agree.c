@@ -53,7 +53,7 @@ static int listen_anywhere(const char *host, int *fd, char *address, size_t capa
     abci_address_free(list);
     if (status != ABC_OK)
         return status;
-    if (getsockname(*fd, &bound.any, &length) != 0) {
+    if (abci_fault("getsockname") || getsockname(*fd, &bound.any, &length) != 0) {
         status = abci_error_errno(ABC_ERR_SYSTEM, "the port that rank 0 listens on cannot be read");
         abci_socket_close(*fd);
         return status;

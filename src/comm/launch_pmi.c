@@ -44,14 +44,15 @@ static int ask(int fd, const char *question, const char *answer_begins, char ans
     size_t length = strlen(question), have = 0;
     char asked[32]; /* without what it carries: a key does not belong in an error text */
     snprintf(asked, sizeof(asked), "%.*s", (int)strcspn(question, " \n"), question);
-    if (send(fd, question, length, MSG_NOSIGNAL) != (ssize_t)length)
+    if ((abci_fault("pmi send") ? (errno = EIO, -1) : send(fd, question, length, MSG_NOSIGNAL)) != (ssize_t)length)
         return abci_error_errno(ABC_ERR_PEER, "the launcher does not take \"%s\" on PMI_FD=%d", asked, fd);
     while (have == 0 || answer[have - 1] != '\n') {
         int ready = abci_socket_poll(fd, POLLIN, deadline);
         if (ready == 0)
             return abci_error(ABC_ERR_TIMEOUT, "the launcher did not answer \"%s\" in time%s", asked,
                               strcmp(asked, "cmd=barrier_in") == 0 ? ": some rank has not begun to create a communicator" : "");
-        ssize_t got = ready < 0 || have == LINE - 1 ? -1 : recv(fd, answer + have, LINE - 1 - have, MSG_DONTWAIT);
+        bool broken = ready < 0 || have == LINE - 1 || abci_fault("pmi recv");
+        ssize_t got = broken ? (errno = EIO, -1) : recv(fd, answer + have, LINE - 1 - have, MSG_DONTWAIT);
         if (got < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (got <= 0)

@@ -57,7 +57,7 @@ static void add_text(struct store *store, const char *text)
 static int send_question(struct store *store)
 {
     for (size_t sent = 0; sent < store->length;) {
-        int ready = abci_socket_poll(store->fd, POLLOUT, store->deadline);
+        int ready = abci_fault("store send") ? (errno = EIO, -1) : abci_socket_poll(store->fd, POLLOUT, store->deadline);
         ssize_t n = ready > 0 ? send(store->fd, store->out + sent, store->length - sent, MSG_NOSIGNAL) : -1;
         if (ready <= 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
             return lost(store, ready);
@@ -70,7 +70,7 @@ static int send_question(struct store *store)
 static int receive(struct store *store, void *to, size_t length)
 {
     for (size_t have = 0; have < length;) {
-        int ready = abci_socket_poll(store->fd, POLLIN, store->deadline);
+        int ready = abci_fault("store recv") ? (errno = EIO, -1) : abci_socket_poll(store->fd, POLLIN, store->deadline);
         ssize_t n = ready > 0 ? recv(store->fd, (char *)to + have, length - have, 0) : -1;
         if (ready <= 0 || n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
             return lost(store, ready);

@@ -249,7 +249,7 @@ int abci_tuning_parse(const char *text, size_t length, struct abci_tuning *tunin
 static int read_file(const char *path, char *text, size_t *length)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = abci_fault("open tuning file") ? (errno = EMFILE, -1) : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return abci_error_errno(ABC_ERR_ARGUMENT, "tuning file %s cannot be opened", path);
     int status = fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)
