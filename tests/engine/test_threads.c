@@ -14,9 +14,8 @@
 #include "cases.h"
 #include "run_case.h"
 
-#define RANKS                                                                                                                      \
-    4 /* more than small machines have CPUs, so the general machine runs all; a second round with 2 takes the short way            \
-       */
+/* More than small machines have CPUs, so the general machine runs all; a second round with 2 takes the short way. */
+#define RANKS 4
 #define CASES 150
 
 static struct one_case cases[CASES];
