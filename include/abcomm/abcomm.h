@@ -5,8 +5,8 @@
  *
  * - Return: an abc_status, 0 on success, negative on error (abc_status_text, abc_last_error say more). Outputs are
  *   set only on success.
- * - Order: all ranks of a communicator start the same operations in the same order. A difference is reported, never
- *   silently computed.
+ * - Order: all ranks of a communicator start the same collectives in the same order. A difference is reported, never
+ *   silently computed. Messages between two ranks (abc_send) are matched by source and tag instead.
  * - Threads: every function may be called by any thread. Calls on one communicator are serialised by the library; the
  *   order in which two threads start operations on one communicator is theirs to fix. Several ranks may live in one
  *   process.
@@ -122,7 +122,9 @@ typedef enum abc_collective {
     ABC_ALLTOALL = 8, /* in: count * size, out: count * size; block r of `in` goes to rank r, block r of `out` comes from it */
     ABC_SCAN = 9,     /* in: count, out: count, the sum over ranks 0 to `rank` */
     ABC_EXSCAN = 10,  /* in: count, out: count, the sum over ranks 0 to `rank` - 1; rank 0's output is left alone */
-    ABC_COLLECTIVE_COUNT
+    ABC_COLLECTIVE_COUNT,
+    ABC_SEND = 64, /* in: count, to rank `root`; see abc_send            */
+    ABC_RECV = 65  /* out: at most count, from rank `root`; see abc_recv */
 } abc_collective;
 
 /* Bytes of one element, 0 for an unknown type. */
@@ -253,6 +255,14 @@ ABC_API int abc_op_free(abc_op op);
  * not wait for any. */
 typedef void (*abc_callback)(abc_request *request, int status, void *context);
 
+/* What a receive has brought. */
+typedef struct abc_received {
+    int source;     /* the sender */
+    int tag;        /* the message's */
+    uint64_t count; /* elements of the message; what is behind them in the buffer is as it was */
+    abc_type type;
+} abc_received;
+
 /* One operation with all its options. Fill with abc_call_init, then set what differs. */
 typedef struct abc_call {
     size_t size; /* sizeof(abc_call), set by init */
@@ -267,11 +277,12 @@ typedef struct abc_call {
     const char *algorithm; /* NULL: chosen; else a name of `abcomm plan --list` or a loaded plan, "ring@64K": with chunk */
     const char *codec;     /* reserved: NULL */
     int priority;          /* reserved for ordering of execution: 0 */
-    int tag;               /* free for the caller; shown in diagnosis */
+    int tag;               /* of a message: see abc_send; else free for the caller, shown in diagnosis */
     void *stream;          /* reserved for devices: NULL */
     int preserve;          /* 1: in-place contents survive an error (costs one copy) */
     abc_callback callback; /* may be NULL */
     void *callback_context;
+    abc_received *received; /* ABC_RECV: filled when it is complete, and valid until then; may be NULL */
 } abc_call;
 ABC_API void abc_call_init(abc_call *call, abc_collective collective);
 
@@ -333,6 +344,37 @@ ABC_API int abc_alltoall_start(const void *in, void *out, uint64_t count, abc_ty
 ABC_API int abc_scan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm, abc_request **req);
 ABC_API int abc_exscan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
                              abc_request **req);
+
+/* ---- Messages between two ranks ------------------------------------------------------------------------------------ */
+
+#define ABC_ANY_SOURCE (-1)
+#define ABC_ANY_TAG (-1)
+
+/*
+ * Messages need no order with collectives, nor with messages of other pairs. Between two ranks of a communicator they do not
+ * overtake each other: of several that fit a receive it gets the first one sent, and of several receives that fit a message the
+ * first one started gets it. A rank may send to itself.
+ *
+ * Tags are 0 or more, chosen by the caller. A receive names source and tag, or takes any. The types must be the same. A message may
+ * be shorter than the receive's count: `received` (or NULL) tells its length. One that is longer, or of another type, is dropped:
+ * the receive ends with ABC_ERR_MISMATCH and leaves the buffer as it was, the sender does not notice, and the communicator goes on.
+ *
+ * A send is over when its buffer may be used again, which says nothing about the receiver. Up to 4096 bytes that is at once while
+ * fewer than 63 messages from this rank to that one are not received yet; else when the receive is being done. So memory is bounded
+ * whatever a rank sends, and two ranks that both send first and receive then need abc_sendrecv or started calls. What is never
+ * received is an error (ABC_ERR_MISMATCH) of the receiver's abc_comm_destroy.
+ *
+ * abc_run, abc_start and abc_request_create take them as ABC_SEND (in, root = destination) and ABC_RECV (out, root = source), with
+ * tag, timeout and callback; `algorithm` and `preserve` mean nothing there.
+ */
+ABC_API int abc_send(const void *in, uint64_t count, abc_type type, int dest, int tag, abc_comm *comm);
+ABC_API int abc_recv(void *out, uint64_t count, abc_type type, int source, int tag, abc_comm *comm, abc_received *received);
+/* Both at once, in any order; the buffers must not overlap. */
+ABC_API int abc_sendrecv(const void *in, uint64_t in_count, int dest, int send_tag, void *out, uint64_t out_count, int source,
+                         int recv_tag, abc_type type, abc_comm *comm, abc_received *received);
+ABC_API int abc_send_start(const void *in, uint64_t count, abc_type type, int dest, int tag, abc_comm *comm, abc_request **req);
+ABC_API int abc_recv_start(void *out, uint64_t count, abc_type type, int source, int tag, abc_comm *comm, abc_received *received,
+                           abc_request **req);
 
 #ifdef __cplusplus
 }

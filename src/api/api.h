@@ -8,6 +8,12 @@
 int abci_prepare(abc_comm *comm, const abc_call *call, struct abc_request *request);
 /* The same; and what has decided on the algorithm. */
 int abci_prepare_why(abc_comm *comm, const abc_call *call, struct abc_request *request, enum abci_why *why);
+/* message.c: the same for ABC_SEND and ABC_RECV; `comm` is usable. */
+int abci_message_prepare(abc_comm *comm, const abc_call *call, struct abc_request *request);
+/* The text of a receive whose message did not fit. */
+int abci_message_refused(const struct abc_request *request);
+/* request.c: the status of a request that is over, with its text for the calling thread. */
+int abci_report(const struct abc_request *request, int status);
 /* prepare.c: the pass over the input that a scaled sum needs, before each start; nothing for others. */
 void abci_scale(const struct abc_request *request);
 /* Before a persistent request starts again: do its buffers still lie where they lay? */

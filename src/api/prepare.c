@@ -266,8 +266,11 @@ int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, e
     int status = abci_comm_usable(comm);
     q->unscaled = NULL;
     q->products = q->backup = NULL;
+    q->message = false;
     if (status == ABC_OK && !c)
         status = abci_error(ABC_ERR_ARGUMENT, "the call is null");
+    if (status == ABC_OK && (c->collective == ABC_SEND || c->collective == ABC_RECV))
+        return abci_message_prepare(comm, c, q);
     if (status == ABC_OK)
         status = check_call(comm, c, q);
     if (status != ABC_OK)
@@ -321,7 +324,9 @@ ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t
         return abci_error(ABC_ERR_ARGUMENT, "there is no room for the text");
     int status = abci_prepare_why(comm, call, &q, &why);
     abci_free(q.products);
-    if (status == ABC_OK)
+    if (status == ABC_OK && q.message)
+        snprintf(text, capacity, "message of %llu bytes", (unsigned long long)q.mail.bytes);
+    else if (status == ABC_OK)
         snprintf(text, capacity, "%s@%llu by %s%s", q.run->plan->name, (unsigned long long)q.chunk_bytes, abci_why_name(why),
                  q.direct_run ? "; push if the buffers of all ranks lie so, too" : "");
     return status;

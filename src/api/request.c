@@ -7,10 +7,12 @@
 #include "api/api.h"
 
 /* The status with its text for the calling thread. */
-static int report(const struct abc_request *q, int status)
+int abci_report(const struct abc_request *q, int status)
 {
     if (ABCI_LIKELY(status == ABC_OK))
         return status;
+    if (q->message && q->mail.refused)
+        return abci_message_refused(q);
     return abci_comm_report(q->comm, &q->id) != ABC_OK ? status : abci_error(status, "the operation ended without a record");
 }
 
@@ -45,7 +47,7 @@ static int run_late(abc_comm *comm, const abc_call *call)
     struct abc_request q;
     q.heap = q.persistent = false;
     abci_prepare(comm, call, &q); /* cannot fail: it is the call that was prepared before */
-    return report(&q, abci_engine_run_late(&comm->engine, &q));
+    return abci_report(&q, abci_engine_run_late(&comm->engine, &q));
 }
 
 /* An allreduce that may fit a header, with no option set: the engine may know it already. */
@@ -71,7 +73,7 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
     status = back_up(&q, call);
     if (status == ABC_OK) {
         keep(&q);
-        status = report(&q, abci_engine_run(&comm->engine, &q));
+        status = abci_report(&q, abci_engine_run(&comm->engine, &q));
     }
     if (ABCI_UNLIKELY(q.backup || q.products)) {
         abci_free(q.backup);
@@ -181,7 +183,7 @@ ABC_API int abc_test(abc_request *q)
     if (atomic_load_explicit(&q->state, memory_order_acquire) == ABCI_REQUEST_IDLE)
         return abci_error(ABC_ERR_STATE, "the request has not been started");
     status = abci_engine_test(&q->comm->engine, q);
-    return status == ABC_PENDING ? status : report(q, status);
+    return status == ABC_PENDING ? status : abci_report(q, status);
 }
 
 /* Back to the spare ones; the last touch of the communicator lets a destroy in another thread go on. */
@@ -202,7 +204,7 @@ ABC_API int abc_wait(abc_request **request)
         return status;
     if (atomic_load_explicit(&q->state, memory_order_acquire) == ABCI_REQUEST_IDLE)
         return abci_error(ABC_ERR_STATE, "the request has not been started");
-    status = report(q, abci_engine_wait(&q->comm->engine, q));
+    status = abci_report(q, abci_engine_wait(&q->comm->engine, q));
     if (!q->persistent) {
         *request = NULL;
         dispose(q);

@@ -68,6 +68,8 @@ const char *abc_op_name(abc_op op)
 
 const char *abc_collective_name(abc_collective coll)
 {
+    if (coll == ABC_SEND || coll == ABC_RECV)
+        return coll == ABC_SEND ? "send" : "recv";
     return (unsigned)coll < ABC_COLLECTIVE_COUNT ? collectives[coll] : "?";
 }
 

@@ -138,6 +138,8 @@ ABC_API int abc_comm_destroy(abc_comm *comm)
     status = abci_engine_drain(&comm->engine, comm->timeout);
     if (abci_shm_failed(comm->shm)) /* a mismatch that only the peer could see is told here at the latest */
         status = abci_comm_report(comm, NULL);
+    else if (status == ABC_OK)
+        status = abci_mail_unreceived(&comm->engine);
     abci_shm_leave(comm->shm);
     abci_engine_close(&comm->engine);
     abci_chooser_close(comm->chooser);

@@ -139,7 +139,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     e->sources = abci_alloc(sizeof *e->sources * (n + 1));
     e->located = abci_alloc(sizeof *e->located * (n + 1));
     e->gather = abci_alloc(256 * n);
-    if (e->instance && e->blocked && e->sources && e->located && e->gather)
+    if (e->instance && e->blocked && e->sources && e->located && e->gather && abci_mail_room_open(e) == ABC_OK)
         return ABC_OK;
     abci_engine_close(e);
     return abci_error(ABC_ERR_MEMORY, "no memory for the engine of %d ranks", shm->nranks);
@@ -148,6 +148,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
 void abci_engine_close(struct abci_engine *e)
 {
     abci_regions_free(e);
+    abci_mail_room_close(e);
     abci_free(e->instance);
     abci_free(e->blocked);
     abci_free(e->sources);
@@ -225,6 +226,13 @@ static void complete(struct abci_engine *e, struct abc_request *q, int status)
     atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release);
 }
 
+void abci_complete(struct abci_engine *e, struct abc_request *q, int status, bool own)
+{
+    complete(e, q, status);
+    if (!own)
+        wake_waiter(e);
+}
+
 static void wake_progress(struct abci_engine *e)
 {
     if (ABCI_LIKELY(atomic_load_explicit(&e->idle, memory_order_seq_cst) == 0))
@@ -279,15 +287,19 @@ static void sleep_progress(struct abci_engine *e, _Atomic int *stop)
 /* ---- Driving: only by the claim's holder
  * -------------------------------------------------------------------------------------------------- */
 
-/* Last in the queue; the claim is ours and what was started before is in it already. */
+/* The order of this fixes the order of all collectives of this rank, and of its messages to each peer. */
 static void enqueue(struct abci_engine *e, struct abc_request *q)
 {
+    if (q->message) {
+        abci_mail_post(e, q);
+        return;
+    }
     q->next = NULL;
     *e->queue_end = q;
     e->queue_end = &q->next;
 }
 
-/* Move started requests into the queue, oldest first; that fixes their order among all operations of this rank. */
+/* Move started requests into the queue, oldest first. */
 static void take_inbox(struct abci_engine *e)
 {
     if (ABCI_LIKELY(!atomic_load_explicit(&e->inbox, memory_order_relaxed)))
@@ -342,6 +354,7 @@ static void fail_all(struct abci_engine *e)
     }
     e->queue_end = &e->queue;
     e->header_stored = false;
+    abci_mail_fail(e, e->status);
     wake_local(e);
 }
 
@@ -382,6 +395,10 @@ static int pass(struct abci_engine *e, struct abc_request *own)
             break;
         moved = 1;
     }
+    if (ABCI_UNLIKELY(e->messages)) {
+        int r = abci_mail_pass(e, own);
+        return r < 0 ? r : moved | r;
+    }
     return moved;
 }
 
@@ -391,6 +408,9 @@ static double current_timeout(const struct abci_engine *e)
     for (int s = 0; s < ABCI_SLOTS; s++)
         if (e->active >> s & 1 && (t == 0 || e->instance[s].request->timeout < t))
             t = e->instance[s].request->timeout;
+    double messages = e->messages ? abci_mail_timeout(e) : 0;
+    if (messages > 0 && (t == 0 || messages < t))
+        t = messages;
     return t > 0 ? t : e->shm->wait.timeout;
 }
 
@@ -406,6 +426,8 @@ static void describe_oldest(const struct abci_engine *e, char *text, size_t capa
         return;
     }
     snprintf(text, capacity, "an operation that waits for a free slot");
+    if (!e->queue)
+        abci_mail_describe(e, text, capacity);
 }
 
 static void say_slow(struct abci_engine *e)
@@ -439,6 +461,9 @@ static int wait_for_peers(struct abci_engine *e, bool may_sleep)
     if (status == ABC_ERR_PEER)
         abci_shm_fail(e->shm, status, r, NULL, NULL, "rank %d (pid %u) has died or left while rank %d waited for it in %s", r,
                       r >= 0 ? e->shm->peer[r].pid : 0, e->shm->rank, what);
+    else if (r < 0) /* a message of the rank to itself */
+        abci_shm_fail(e->shm, status, r, NULL, NULL, "nothing came within %g s while rank %d waited in %s", current_timeout(e),
+                      e->shm->rank, what);
     else
         abci_shm_fail(e->shm, status, r, NULL, NULL,
                       "rank %d (pid %u) did not arrive within %g s while rank %d waited for it in %s", r,
@@ -465,7 +490,7 @@ static void drive(struct abci_engine *e, struct abc_request *own)
             return;
         }
         if (own ? state_of(own) != ABCI_REQUEST_STARTED
-                : !e->active && !e->queue && !atomic_load_explicit(&e->inbox, memory_order_relaxed))
+                : !e->active && !e->queue && !e->messages && !atomic_load_explicit(&e->inbox, memory_order_relaxed))
             break;
         if (moved) {
             moved_on(e);
@@ -652,7 +677,7 @@ bool abci_engine_busy(struct abci_engine *e)
 {
     if (!try_claim(e))
         return true;
-    bool busy = e->active || e->queue || atomic_load_explicit(&e->inbox, memory_order_relaxed) ||
+    bool busy = e->active || e->queue || e->messages || atomic_load_explicit(&e->inbox, memory_order_relaxed) ||
                 atomic_load_explicit(&e->outstanding, memory_order_relaxed);
     release_claim(e);
     return busy;

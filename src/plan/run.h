@@ -84,7 +84,20 @@ struct abc_request {
     bool in_place, persistent, heap, counted;
     bool ran_direct; /* all ranks have offered their buffers */
     bool plain;      /* no option differs from the defaults */
+    bool message;    /* to or from one peer: see run_mail.c; `run` is NULL */
     int tag;
+    struct {
+        int peer;        /* ABC_ANY_SOURCE: any */
+        uint8_t mode;    /* enum abci_mail_mode */
+        uint8_t slot;    /* of the receiver: where the message is */
+        bool refused;    /* it does not fit the receive: got_* say what it is */
+        uint64_t number; /* of the message in its pair */
+        uint64_t bytes, moved;
+        int source, got_tag;
+        uint8_t got_type;
+        uint64_t got_count;
+        abc_received *received; /* the caller's, or NULL */
+    } mail;
 };
 
 /* run_tiny.c: the last short call, kept for the next one like it. bytes 0: nothing. */
@@ -99,6 +112,7 @@ struct abci_tiny {
 
 struct abci_instance;
 struct abci_region;
+struct abci_mailroom;
 
 struct abci_engine {
     struct abci_shm *shm;
@@ -140,6 +154,8 @@ struct abci_engine {
     bool undecided;         /* the queue's first operation takes one sequence or several: see run_offer.c */
     bool header_stored;     /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
     struct abci_tiny tiny;
+    struct abci_mailroom *mail; /* messages to and from one peer */
+    uint32_t messages;          /* of those, started and not complete */
 };
 
 int abci_engine_open(struct abci_engine *engine, struct abci_shm *shm, uint32_t seed);
@@ -171,12 +187,17 @@ void abci_engine_progress(struct abci_engine *engine, _Atomic int *stop);
 void abci_engine_poke(struct abci_engine *engine); /* let the progress thread look at *stop */
 /* Wait until every peer has stopped reading what this rank published; bounded by timeout. */
 int abci_engine_drain(struct abci_engine *engine, double timeout);
+/* At the end: ABC_ERR_MISMATCH with a text when a message to this rank was never received. */
+int abci_mail_unreceived(struct abci_engine *engine);
 
 /* Stop points for tests: called at each step with (rank, sequence, step); a constant no-op otherwise. */
 enum {
+    ABCI_STOP_TAKE = -4,
+    ABCI_STOP_SEND = -3,
     ABCI_STOP_HEADER = -2,
     ABCI_STOP_LAST = -1
-}; /* besides steps: before the header is stored; before the last look at the record */
+}; /* besides steps: a message is read, or written, but not taken, or published; before the header is stored; before the last look
+      at the record */
 #ifdef ABCI_HOOKS
 extern void (*abci_hook)(int rank, uint32_t sequence, int step);
 extern bool abci_offer_to_threads; /* as if every peer were another process */

@@ -98,6 +98,18 @@ int abci_advance(struct abci_engine *e, struct abci_instance *inst);
 /* This rank reads nothing more for the sequence; gained: a token + 1 that it has read, or 0. */
 void abci_reads_over(struct abci_engine *e, uint32_t sequence, uint8_t gained);
 
+/* run.c: the request is over. Unless it is this thread's own, whoever waits for it is woken. */
+void abci_complete(struct abci_engine *e, struct abc_request *q, int status, bool own);
+
+/* run_mail.c: messages. post only queues; pass advances all: 1 moved, 0 not now, negative: the communicator has failed. */
+int abci_mail_room_open(struct abci_engine *e);
+void abci_mail_room_close(struct abci_engine *e);
+void abci_mail_post(struct abci_engine *e, struct abc_request *q);
+int abci_mail_pass(struct abci_engine *e, const struct abc_request *own);
+void abci_mail_fail(struct abci_engine *e, int status);                            /* all end with the status */
+double abci_mail_timeout(const struct abci_engine *e);                             /* the shortest, 0: none is open */
+void abci_mail_describe(const struct abci_engine *e, char *text, size_t capacity); /* the longest waiting one */
+
 /* Peers that the pass under way waits for, each once. */
 static inline void abci_blocked_by(struct abci_engine *e, int peer)
 {
@@ -130,7 +142,10 @@ static inline void abci_note(struct abci_engine *e, const struct abc_request *q,
     event->type = q->id.type;
     event->op = q->id.op;
     event->in_flight = (uint16_t)(e->next_sequence - 1 - e->reads_over);
-    memcpy(event->algorithm, (q->ran_direct ? q->direct_run : q->run)->plan->name, sizeof event->algorithm);
+    if (q->message)
+        memcpy(event->algorithm, "message\0\0\0\0\0\0\0\0", sizeof event->algorithm);
+    else
+        memcpy(event->algorithm, (q->ran_direct ? q->direct_run : q->run)->plan->name, sizeof event->algorithm);
     abci_event_commit(ring, event);
 }
 /* The address of own bytes of a user buffer. */

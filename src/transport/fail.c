@@ -13,6 +13,16 @@ void abci_call_describe(const struct abci_call_id *c, char *text, size_t capacit
     const char *name = abc_collective_name((abc_collective)c->collective);
     const char *type = abc_type_name((abc_type)c->type);
     unsigned long long n = (unsigned long long)c->count;
+    char peer[16] = "any", tag[16] = "any"; /* of a message: its tag stands in `algorithm` */
+    if (c->collective == ABC_SEND || c->collective == ABC_RECV) {
+        if ((int32_t)c->root >= 0)
+            snprintf(peer, sizeof peer, "%d", (int32_t)c->root);
+        if ((int32_t)c->algorithm >= 0)
+            snprintf(tag, sizeof tag, "%d", (int32_t)c->algorithm);
+        const char *way = c->collective == ABC_SEND ? "to" : "from";
+        snprintf(text, capacity, "%s(count %llu, %s, %s %s, tag %s)", name, n, type, way, peer, tag);
+        return;
+    }
     switch (c->collective) {
     case ABC_BARRIER:
         snprintf(text, capacity, "%s()", name);

@@ -2,6 +2,7 @@
  * shm.c - stage 4: life of a rank's control block, and ringing. Neighbours: segment.c below, plan/run.c above. Owner: the
  * communicator. No allocation or system call on the hot path: ringing happens only when a peer has gone to sleep.
  */
+#include "transport/mail.h"
 #include "transport/shm.h"
 
 #include <linux/futex.h>
@@ -170,6 +171,7 @@ void abci_shm_free(struct abci_shm *shm)
     if (shm->control) {
         if (shm->nranks == 2)
             abci_segment_free(shm->swap[shm->rank]);
+        abci_mail_free(shm);
         abci_segment_unlist(shm->control_offset);
         abci_segment_free(shm->events);
         shm->events = NULL;

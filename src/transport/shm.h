@@ -111,6 +111,7 @@ struct abci_control {
     uint64_t self;                                 /* address of this block in the owner's process */
     uint64_t swap_offset;                          /* of two ranks: its staging tokens; 0: none */
     uint64_t events_offset;                        /* ring of struct abci_event, see diag/event.h */
+    _Atomic uint64_t mail;                         /* offset of the table of mailboxes, see mail.h; 0: no message was sent */
     _Alignas(ABCI_LINE) _Atomic uint32_t doorbell; /* this rank sleeps on it; ringers add 1 and wake */
     _Alignas(ABCI_LINE) _Atomic uint64_t waiters;  /* bit rank % 64: that rank sleeps until this one writes something */
     _Alignas(ABCI_LINE) _Atomic uint64_t waiter[ABCI_RANK_WORDS]; /* beyond 64 ranks: bit r: which ranks those are */
@@ -153,6 +154,8 @@ struct abci_shm {
     bool barrier_by_kernel; /* membarrier works: publishers need no fence */
     bool remote_for_all;    /* every peer can read this rank by process_vm_readv */
     struct abci_event_ring *events;
+    struct abci_mail_own *mail;   /* mail.c: mailboxes to peers; NULL until the first message */
+    _Atomic uint64_t *mail_table; /* their offsets, for the peers */
 };
 
 /* ---- shm.c

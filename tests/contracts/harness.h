@@ -53,6 +53,9 @@ void destroy(struct rank *r, abc_comm *comm);
 int check_copy_before_publish(void); /* data.c */
 int check_every_block(void);
 int check_slots_wait(void);
+int check_mail_whole(void); /* mail.c */
+int check_mail_credits(void);
+int check_mail_last_look(void);
 int check_swaps_wait(void);
 int check_regions_wait(void);
 int check_calls_compared(void);

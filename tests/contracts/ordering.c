@@ -55,6 +55,21 @@ static void by_spread(struct rank *r, abc_comm *comm)
     abc_mem_free(memory);
 }
 
+/* Messages: in a line, in a page, through tiles; more of them than there are slots. */
+static void by_mail(struct rank *r, abc_comm *comm, unsigned char *buffer)
+{
+    static const int bytes[] = {8, 300, LARGE};
+    for (int i = 0; i < 200 && r->rank < 2 && !r->failures; i++) {
+        int n = bytes[i % 20 == 0 ? 2 : i % 2];
+        if (r->rank == 0) {
+            memset(buffer, i, (size_t)n);
+            expect_ok(r, abc_send(buffer, (uint64_t)n, ABC_U8, 1, 0, comm), "send");
+        } else if (expect_ok(r, abc_recv(buffer, (uint64_t)n, ABC_U8, 0, 0, comm, NULL), "recv")) {
+            expect(r, buffer[n - 1] == i, "message %d: %d", i, buffer[n - 1]);
+        }
+    }
+}
+
 static int body(struct rank *r)
 {
     unsigned char *buffer = malloc(LARGE);
@@ -64,6 +79,7 @@ static int body(struct rank *r)
     by_header(r, comm);
     by_counter(r, comm, buffer);
     by_spread(r, comm);
+    by_mail(r, comm, buffer);
     destroy(r, comm);
     free(buffer);
     return r->failures;

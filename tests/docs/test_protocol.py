@@ -18,6 +18,8 @@ STRUCTS = {
     "abci_header_more": "src/transport/shm.h",
     "abci_header_slot": "src/transport/shm.h",
     "abci_counter": "src/transport/shm.h",
+    "abci_mailbox": "src/transport/mail.h",
+    "abci_mail_slot": "src/transport/mail.h",
     "abci_failure": "src/transport/shm.h",
     "abci_call_id": "src/transport/shm.h",
     "abci_event": "src/diag/event.h",

@@ -1,0 +1,85 @@
+/*
+ * run_mail.h - what the files of the executor that carry messages share: run_mail.c (queues, one pass over all messages),
+ * run_send.c and run_recv.c (the two ends). Everything belongs to the holder of the claim.
+ */
+#ifndef ABCI_RUN_MAIL_H
+#define ABCI_RUN_MAIL_H
+
+#include "plan/run_internal.h"
+#include "transport/mail.h"
+
+/* The sending end of a pair. */
+struct abci_outbound {
+    struct abci_mailbox *box;
+    char *tiles;
+    uint64_t number;  /* of the last message */
+    uint64_t used;    /* bit s changes when slot s gets a message: the slot is free while it equals the bit of `taken` */
+    uint64_t taken;   /* as last seen */
+    uint64_t waiting; /* slots whose message keeps its sender: its bytes are read where they are, or come through the tiles */
+    uint64_t filled;  /* tiles */
+    uint8_t next;     /* slot of the next message: kept free for it, and known to the receiver */
+    struct abc_request *pending, **pending_end; /* for which there is no slot yet, in order */
+    struct abc_request *tiled;                  /* whose bytes the receiver wants through the tiles */
+    struct abc_request *in_slot[ABCI_MAIL_SLOTS];
+};
+
+/* The receiving end. */
+struct abci_inbound {
+    struct abci_mailbox *box; /* NULL: the peer has not sent anything so far */
+    uint64_t number;          /* of the next message */
+    uint64_t taken;
+    uint64_t drained;                       /* tiles */
+    uint32_t posted;                        /* receives that name this peer and wait */
+    uint8_t next;                           /* slot of the next message */
+    uint8_t nheld;                          /* messages that no receive has asked for yet, */
+    uint8_t held[ABCI_MAIL_SLOTS];          /* oldest first */
+    struct abc_request *pulls, **pulls_end; /* receives whose message is read piece by piece, the first one now */
+};
+
+struct abci_mailroom {
+    struct abci_outbound **out;                                    /* [nranks], NULL: never used */
+    struct abci_inbound **in;                                      /* [nranks] */
+    struct abc_request *fresh, **fresh_end;                        /* started, not looked at */
+    struct abc_request *posted, **posted_end;                      /* receives for which no message is there, in order */
+    const struct abc_request *own;                                 /* that the thread which drives waits for, or NULL */
+    uint32_t hasty;                                                /* of those, with a shorter time-out than the communicator's */
+    uint32_t any;                                                  /* of the posted, from any source */
+    int turn;                                                      /* source that any-source receives look at first */
+    uint64_t sending[ABCI_RANK_WORDS], receiving[ABCI_RANK_WORDS]; /* peers that have something pending */
+};
+
+/* run_send.c: a started send goes out or waits for a slot. 1 complete, 0 waits, negative: failed and not placed. */
+int abci_send_first(struct abci_engine *e, struct abc_request *q);
+int abci_send_advance(struct abci_engine *e, int peer);
+/* run_recv.c: the same for receives. */
+int abci_receive_first(struct abci_engine *e, struct abc_request *q);
+int abci_receive_advance(struct abci_engine *e, int peer);
+int abci_receive_any(struct abci_engine *e);
+
+/* run_mail.c: the message is over. */
+void abci_mail_complete(struct abci_engine *e, struct abc_request *q, int status);
+
+static inline bool abci_mail_is_send(const struct abc_request *q)
+{
+    return q->id.collective == ABC_SEND;
+}
+static inline uint64_t abci_mail_bytes(const struct abc_request *q)
+{
+    return q->mail.bytes;
+}
+static inline void abci_mail_append(struct abc_request ***end, struct abc_request *q)
+{
+    q->next = NULL;
+    **end = q;
+    *end = &q->next;
+}
+static inline struct abc_request *abci_mail_pop(struct abc_request **head, struct abc_request ***end)
+{
+    struct abc_request *q = *head;
+    *head = q->next;
+    if (!*head)
+        *end = head;
+    return q;
+}
+
+#endif

@@ -1,0 +1,322 @@
+/*
+ * run_recv.c - stage 3: the receiving end of messages. Arrived messages are matched in the order in which they were sent with
+ * receives in the order in which they were started; what nobody has asked for stays in its sender's mailbox. Long messages are
+ * pulled a piece a pass, one a pair at a time. Under the claim; allocates only for the first message from a peer. Cost of a short
+ * message: one line from the sender.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "plan/run_mail.h"
+
+static int cannot(struct abci_engine *e, int status, int peer)
+{
+    abci_shm_fail(e->shm, status, peer, NULL, NULL, "rank %d: %s", e->shm->rank, abci_error_text());
+    return status;
+}
+
+static int make_inbound(struct abci_engine *e, int peer)
+{
+    struct abci_inbound *in = abci_alloc(sizeof *in);
+    if (!in)
+        return cannot(e, abci_error(ABC_ERR_MEMORY, "no memory for messages from rank %d", peer), peer);
+    in->number = 1;
+    in->pulls_end = &in->pulls;
+    e->mail->in[peer] = in;
+    return ABC_OK;
+}
+
+/* The receiving end with its mailbox; NULL when the peer has sent nothing so far. */
+static int inbound_of(struct abci_engine *e, int peer, struct abci_inbound **result)
+{
+    struct abci_inbound *in = e->mail->in[peer];
+    int status = ABC_OK;
+    *result = in;
+    if (ABCI_LIKELY(in && in->box))
+        return ABC_OK;
+    *result = NULL;
+    struct abci_mailbox *box = abci_mail_find(e->shm, peer, &status);
+    if (status != ABC_OK)
+        return cannot(e, status, peer);
+    if (!box)
+        return ABC_OK;
+    if (!in)
+        status = make_inbound(e, peer);
+    if (status == ABC_OK) {
+        *result = in = e->mail->in[peer];
+        in->box = box;
+    }
+    return status;
+}
+
+/* ---- One message and its receive ---- */
+
+/* The sender may use the slot again. */
+static void take(struct abci_engine *e, struct abci_inbound *in, int slot)
+{
+    in->taken ^= 1ull << slot;
+    abci_mail_tell(e->shm, &in->box->taken, in->taken);
+}
+
+/* Everything has been read. The last look at the record comes after that: what a dead communicator brought is not believed. */
+static int finish(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q)
+{
+    ABCI_HOOK(e->shm->rank, (uint32_t)q->mail.number, ABCI_STOP_TAKE);
+    atomic_thread_fence(memory_order_acquire); /* all reads of the sender's memory before the look */
+    if (abci_shm_failed(e->shm) && !abci_mutated("c7_mail_last_look"))
+        return ABC_ERR_PEER;
+    take(e, in, q->mail.slot);
+    abci_mail_complete(e, q, ABC_OK);
+    return 1;
+}
+
+/* The message is for this receive. 1: complete, or being pulled. Negative: the communicator has failed, the receive is nowhere. */
+static int deliver(struct abci_engine *e, struct abc_request *q, int source, int slot)
+{
+    struct abci_inbound *in = e->mail->in[source];
+    const struct abci_mail_slot *s = &in->box->slot[slot];
+    q->mail.source = source;
+    q->mail.slot = (uint8_t)slot;
+    q->mail.number = s->number;
+    q->mail.got_tag = s->tag;
+    q->mail.got_count = s->count;
+    q->mail.got_type = s->type;
+    if (s->type != q->id.type || s->count > q->id.count) {
+        q->mail.refused = true;
+        take(e, in, slot);
+        abci_mail_complete(e, q, ABC_ERR_MISMATCH);
+        return 1;
+    }
+    uint64_t bytes = s->count * q->shape.element;
+    if (s->mode == ABCI_MAIL_IN_LINE && bytes <= ABCI_MAIL_LINE) {
+        if (bytes)
+            memcpy(q->out, s->payload, bytes);
+        return finish(e, in, q);
+    }
+    if (s->mode == ABCI_MAIL_IN_PAGE && bytes <= ABCI_MAIL_EAGER) {
+        memcpy(q->out, in->box->page[slot], bytes);
+        return finish(e, in, q);
+    }
+    q->mail.mode = s->mode;
+    q->mail.bytes = bytes;
+    abci_mail_append(&in->pulls_end, q);
+    e->mail->receiving[source / 64] |= 1ull << (source % 64);
+    return 1;
+}
+
+/* ---- Matching ---- */
+
+static bool fits(const struct abc_request *q, int source, int tag)
+{
+    return (q->mail.peer == source || q->mail.peer == ABC_ANY_SOURCE) && (q->tag == tag || q->tag == ABC_ANY_TAG);
+}
+
+/* The first posted receive that the message fits; taken out of the list. */
+static struct abc_request *claim_posted(struct abci_engine *e, int source, int tag)
+{
+    struct abci_mailroom *m = e->mail;
+    for (struct abc_request **at = &m->posted; *at; at = &(*at)->next) {
+        struct abc_request *q = *at;
+        if (!fits(q, source, tag))
+            continue;
+        *at = q->next;
+        if (m->posted_end == &q->next)
+            m->posted_end = at;
+        if (q->mail.peer == ABC_ANY_SOURCE) {
+            m->any--;
+            m->turn = (source + 1) % e->shm->nranks;
+        } else {
+            m->in[source]->posted--;
+        }
+        return q;
+    }
+    return NULL;
+}
+
+/* A receive that has no message yet. */
+static int post(struct abci_engine *e, struct abc_request *q)
+{
+    struct abci_mailroom *m = e->mail;
+    int source = q->mail.peer;
+    if (source == ABC_ANY_SOURCE) {
+        m->any++;
+    } else {
+        if (!m->in[source] && make_inbound(e, source) != ABC_OK)
+            return ABC_ERR_MEMORY;
+        m->in[source]->posted++;
+        m->receiving[source / 64] |= 1ull << (source % 64);
+    }
+    abci_mail_append(&m->posted_end, q);
+    return 0;
+}
+
+/* Look for arrived messages of a source, at most so many; give them to receives, or hold them. 1 some, 0 none, negative: failed. */
+static int look(struct abci_engine *e, int source, int most)
+{
+    struct abci_inbound *in;
+    int moved = 0, status = inbound_of(e, source, &in);
+    if (status != ABC_OK || !in)
+        return status;
+    for (; most > 0 && abci_mail_arrived(&in->box->slot[in->next], in->number); most--) {
+        int slot = in->next;
+        const struct abci_mail_slot *s = &in->box->slot[slot];
+        struct abc_request *q = claim_posted(e, source, s->tag);
+        in->next = s->next % ABCI_MAIL_SLOTS;
+        in->number++;
+        moved = 1;
+        if (q) {
+            int r = deliver(e, q, source, slot);
+            if (r < 0) {
+                abci_mail_append(&e->mail->posted_end, q); /* it fails with the rest */
+                return r;
+            }
+        } else if (in->nheld < ABCI_MAIL_SLOTS) {
+            in->held[in->nheld++] = (uint8_t)slot;
+        }
+    }
+    return moved;
+}
+
+/* A held message of the source for a receive that starts. 1 found, 0 none, negative: failed. */
+static int try_held(struct abci_engine *e, struct abc_request *q, int source)
+{
+    struct abci_inbound *in = e->mail->in[source];
+    for (int i = 0; in && i < in->nheld; i++) {
+        int slot = in->held[i];
+        if (!fits(q, source, in->box->slot[slot].tag))
+            continue;
+        memmove(&in->held[i], &in->held[i + 1], (size_t)(in->nheld - i - 1));
+        in->nheld--;
+        return deliver(e, q, source, slot);
+    }
+    return 0;
+}
+
+int abci_receive_first(struct abci_engine *e, struct abc_request *q)
+{
+    int n = e->shm->nranks, source = q->mail.peer, first = e->mail->turn; /* others' matches move the turn on meanwhile */
+    bool any = source == ABC_ANY_SOURCE;
+    for (int k = 0; k < (any ? n : 1); k++) {
+        int from = any ? (first + k) % n : source;
+        int r = look(e, from, ABCI_MAIL_SLOTS);
+        if (r >= 0)
+            r = try_held(e, q, from);
+        if (r < 0)
+            return r;
+        if (r > 0 && any)
+            e->mail->turn = (from + 1) % n;
+        if (r > 0)
+            return 1;
+    }
+    return post(e, q);
+}
+
+/* ---- Long messages ---- */
+
+/* Tiles of the message: ask for them, then copy what is there. */
+static int drain_tiles(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
+{
+    struct abci_mailbox *box = in->box;
+    int moved = 0;
+    if (q->mail.moved == 0 && atomic_load_explicit(&box->wanted, memory_order_relaxed) != q->mail.number) {
+        abci_mail_tell(e->shm, &box->wanted, q->mail.number);
+        moved = 1;
+    }
+    uint64_t filled = abci_mail_seen(&box->filled);
+    const char *tiles = NULL;
+    if (filled != in->drained)
+        tiles = abci_segment_at(e->shm->peer[source].segment, box->tiles, (uint64_t)ABCI_MAIL_TILE * ABCI_MAIL_TILES);
+    if (filled != in->drained && !tiles)
+        return cannot(e, abci_error(ABC_ERR_MEMORY, "cannot map the tiles of rank %d (ulimit -v?)", source), source);
+    for (; in->drained != filled && q->mail.moved < q->mail.bytes; moved = 1) {
+        uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_TILE ? left : ABCI_MAIL_TILE;
+        abci_copy(q->out + q->mail.moved, NULL, tiles + in->drained % ABCI_MAIL_TILES * ABCI_MAIL_TILE, n,
+                  q->mail.bytes >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+        q->mail.moved += n;
+        abci_mail_tell(e->shm, &box->drained, ++in->drained);
+    }
+    return moved;
+}
+
+/* Read a piece of a message where it is. */
+static int read_piece(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
+{
+    uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_QUANTUM ? left : ABCI_MAIL_QUANTUM;
+    uint64_t from = in->box->slot[q->mail.slot].place + q->mail.moved;
+    char *to = q->out + q->mail.moved;
+    q->mail.moved += n;
+    if (q->mail.mode == ABCI_MAIL_REMOTE) {
+        if (abci_shm_read_remote(e->shm, source, to, from, n) == ABC_OK)
+            return 1;
+        abci_error(ABC_ERR_PEER, "cannot read the memory of rank %d: %s; set ABCOMM_PVR=off", source, strerror(errno));
+        return cannot(e, ABC_ERR_PEER, source);
+    }
+    const char *src =
+        q->mail.mode == ABCI_MAIL_OWN ? (const char *)(uintptr_t)from : abci_segment_at(e->shm->peer[source].segment, from, n);
+    if (!src)
+        return cannot(e, abci_error(ABC_ERR_MEMORY, "cannot map the shared memory of rank %d (ulimit -v?)", source), source);
+    abci_copy(to, NULL, src, n, q->mail.bytes >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+    return 1;
+}
+
+/* The first message that is being pulled from this source. */
+static int pull(struct abci_engine *e, int source)
+{
+    struct abci_inbound *in = e->mail->in[source];
+    struct abc_request *q = in->pulls;
+    int moved = q->mail.mode == ABCI_MAIL_TILED ? drain_tiles(e, in, q, source) : read_piece(e, in, q, source);
+    if (moved < 0 || q->mail.moved < q->mail.bytes)
+        return moved;
+    abci_mail_pop(&in->pulls, &in->pulls_end);
+    int r = finish(e, in, q);
+    if (r < 0)
+        abci_mail_append(&in->pulls_end, q); /* it fails with the rest */
+    return r;
+}
+
+int abci_receive_advance(struct abci_engine *e, int source)
+{
+    struct abci_inbound *in = e->mail->in[source];
+    int moved = 0;
+    if (in->posted) {
+        moved = look(e, source, ABCI_MAIL_SLOTS);
+        if (moved < 0)
+            return moved;
+    }
+    if (in->pulls) {
+        int r = pull(e, source);
+        if (r < 0)
+            return r;
+        moved |= r;
+    }
+    if (!in->posted && !in->pulls)
+        e->mail->receiving[source / 64] &= ~(1ull << (source % 64));
+    else if (source != e->shm->rank)
+        abci_blocked_by(e, source);
+    return moved;
+}
+
+/* Receives from any source: one message of each source in turn. Waits for all peers that can still send. */
+int abci_receive_any(struct abci_engine *e)
+{
+    struct abci_mailroom *m = e->mail;
+    int n = e->shm->nranks, moved = 0, first = m->turn, alive = 0;
+    for (int k = 0; k < n && m->any; k++) {
+        int r = look(e, (first + k) % n, 1);
+        if (r < 0)
+            return r;
+        moved |= r;
+    }
+    if (moved || !m->any)
+        return moved;
+    for (int r = 0; r < n; r++) {
+        uint64_t left = atomic_load_explicit(&e->shm->control->left[r / 64], memory_order_acquire); /* pairs with abci_shm_leave */
+        if (r == e->shm->rank || left >> (r % 64) & 1)
+            continue;
+        alive++;
+        abci_blocked_by(e, r);
+    }
+    if (alive == 0 && n > 1)
+        abci_blocked_by(e, e->shm->rank == 0 ? 1 : 0); /* nobody is left to send: that ends the wait */
+    return 0;
+}

@@ -1,0 +1,212 @@
+/*
+ * run_send.c - stage 3: the sending end of messages. A short message is copied into the mailbox and is over at once; a long one
+ * stays with its sender until the receiver has taken it: it is read where it is, or copied through tiles when the receiver asks for
+ * it. Without a free slot the message waits, and those behind it to the same peer, too: that bounds the memory, and keeps the
+ * order. Under the claim; allocates only for the first message to a peer. Cost of a short one: one line to the receiver.
+ */
+#include <string.h>
+
+#include "plan/run_mail.h"
+
+#define LOW_SLOTS 16 /* the slots that a slow talk uses: few lines, which stay in the caches */
+
+static int cannot(struct abci_engine *e, int status)
+{
+    abci_shm_fail(e->shm, status, e->shm->rank, NULL, NULL, "rank %d: %s", e->shm->rank, abci_error_text());
+    return status;
+}
+
+static int outbound_of(struct abci_engine *e, int peer, struct abci_outbound **result)
+{
+    struct abci_outbound *out = e->mail->out[peer];
+    int status = ABC_OK;
+    *result = out;
+    if (out)
+        return ABC_OK;
+    out = abci_alloc(sizeof *out);
+    if (!out)
+        status = abci_error(ABC_ERR_MEMORY, "no memory for messages to rank %d", peer);
+    else
+        out->box = abci_mail_open(e->shm, peer, &status);
+    if (status != ABC_OK) {
+        abci_free(out);
+        return cannot(e, status);
+    }
+    out->pending_end = &out->pending;
+    e->mail->out[peer] = *result = out;
+    return ABC_OK;
+}
+
+/*
+ * The slot after the next one: free, low. What the receiver has taken is looked at only when the low ones seem to be in use, since
+ * that line comes from the receiver. Acquire: pairs with abci_mail_tell; the receiver has read what will be overwritten.
+ */
+static bool find_slot(struct abci_outbound *out, uint8_t *after)
+{
+    uint64_t mine = 1ull << out->next | out->waiting; /* a sender that has not heard yet still has its slot */
+    uint64_t free = ~(out->used ^ out->taken) & ~mine;
+    if (!(free & ((1u << LOW_SLOTS) - 1))) {
+        out->taken = abci_mail_seen(&out->box->taken);
+        free = ~(out->used ^ out->taken) & ~mine;
+    }
+    if (abci_mutated("c5_mail_without_credit"))
+        free = ~mine & 0xff;
+    if (free == 0)
+        return false;
+    *after = (uint8_t)__builtin_ctzll(free);
+    return true;
+}
+
+static uint8_t mode_of(const struct abci_engine *e, const struct abc_request *q)
+{
+    uint64_t bytes = q->mail.bytes;
+    if (bytes <= ABCI_MAIL_LINE)
+        return ABCI_MAIL_IN_LINE;
+    if (bytes <= ABCI_MAIL_EAGER)
+        return ABCI_MAIL_IN_PAGE;
+    if (q->mail.peer == e->shm->rank)
+        return ABCI_MAIL_OWN;
+    if (q->is_direct[ABCI_IN])
+        return ABCI_MAIL_DIRECT;
+    if (e->machine.remote_from && e->shm->remote_for_all && bytes >= (uint64_t)e->machine.remote_from << 10)
+        return ABCI_MAIL_REMOTE;
+    return ABCI_MAIL_TILED;
+}
+
+/* Put the message into its slot. True when the sender may have its buffer back. */
+static bool put(struct abci_engine *e, struct abci_outbound *out, struct abc_request *q, uint8_t after)
+{
+    int slot = out->next;
+    struct abci_mail_slot *s = &out->box->slot[slot];
+    uint8_t mode = mode_of(e, q);
+    bool over = mode <= ABCI_MAIL_IN_PAGE, early = abci_mutated("c1_mail_before_copy");
+    q->mail.number = ++out->number;
+    q->mail.mode = mode;
+    out->used ^= 1ull << slot;
+    out->next = after;
+    s->count = q->id.count;
+    s->tag = q->tag;
+    s->type = q->id.type;
+    s->mode = mode;
+    s->next = after;
+    if (early) {
+        abci_mail_publish(e->shm, s, q->mail.number);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    if (mode == ABCI_MAIL_IN_LINE && q->mail.bytes)
+        memcpy(s->payload, q->in, q->mail.bytes);
+    else if (mode == ABCI_MAIL_IN_PAGE)
+        memcpy(out->box->page[slot], q->in, q->mail.bytes);
+    else if (mode == ABCI_MAIL_DIRECT)
+        s->place = q->direct[ABCI_IN];
+    else
+        s->place = (uint64_t)(uintptr_t)q->in;
+    ABCI_HOOK(e->shm->rank, (uint32_t)q->mail.number, ABCI_STOP_SEND);
+    if (!over) {
+        out->waiting |= 1ull << slot;
+        out->in_slot[slot] = q;
+    }
+    abci_mail_publish(e->shm, s, q->mail.number);
+    return over;
+}
+
+static int put_pending(struct abci_engine *e, struct abci_outbound *out)
+{
+    int moved = 0;
+    uint8_t after;
+    while (out->pending && find_slot(out, &after)) {
+        struct abc_request *q = abci_mail_pop(&out->pending, &out->pending_end);
+        moved = 1;
+        if (put(e, out, q, after))
+            abci_mail_complete(e, q, ABC_OK);
+    }
+    return moved;
+}
+
+/* Nobody would ever take the message. Acquire: pairs with abci_shm_leave. */
+static bool has_left(const struct abci_engine *e, int peer)
+{
+    return atomic_load_explicit(&e->shm->control->left[peer / 64], memory_order_acquire) >> (peer % 64) & 1;
+}
+
+int abci_send_first(struct abci_engine *e, struct abc_request *q)
+{
+    struct abci_outbound *out;
+    int peer = q->mail.peer;
+    uint8_t after;
+    if (outbound_of(e, peer, &out) != ABC_OK)
+        return ABC_ERR_MEMORY;
+    if (has_left(e, peer))
+        return cannot(e, abci_error(ABC_ERR_PEER, "a message to rank %d, which has left the communicator", peer));
+    if (!out->pending && find_slot(out, &after)) {
+        if (put(e, out, q, after)) {
+            abci_mail_complete(e, q, ABC_OK);
+            return 1;
+        }
+    } else {
+        abci_mail_append(&out->pending_end, q);
+    }
+    e->mail->sending[peer / 64] |= 1ull << (peer % 64);
+    return 0;
+}
+
+/* Copy into free tiles what the receiver wants. 1 something was copied, 0 nothing, negative: failed. */
+static int fill_tiles(struct abci_engine *e, struct abci_outbound *out, int peer)
+{
+    uint64_t wanted = abci_mail_seen(&out->box->wanted);
+    struct abc_request *q = out->tiled;
+    int moved = 0;
+    if (!q || q->mail.number != wanted) {
+        q = NULL;
+        for (uint64_t left = out->waiting; left && !q; left &= left - 1)
+            if (out->in_slot[__builtin_ctzll(left)]->mail.number == wanted)
+                q = out->in_slot[__builtin_ctzll(left)];
+        out->tiled = q;
+    }
+    if (!q || q->mail.mode != ABCI_MAIL_TILED || q->mail.moved == q->mail.bytes)
+        return 0;
+    if (!out->tiles) {
+        int status;
+        out->tiles = abci_mail_tiles(e->shm, peer, &status);
+        if (!out->tiles)
+            return cannot(e, status);
+    }
+    uint64_t drained = abci_mail_seen(&out->box->drained);
+    for (; q->mail.moved < q->mail.bytes && out->filled - drained < ABCI_MAIL_TILES; moved = 1) {
+        uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_TILE ? left : ABCI_MAIL_TILE;
+        abci_copy(out->tiles + out->filled % ABCI_MAIL_TILES * ABCI_MAIL_TILE, NULL, q->in + q->mail.moved, n,
+                  e->machine.stream_shared ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+        q->mail.moved += n;
+        abci_mail_tell(e->shm, &out->box->filled, ++out->filled);
+    }
+    return moved;
+}
+
+int abci_send_advance(struct abci_engine *e, int peer)
+{
+    struct abci_outbound *out = e->mail->out[peer];
+    int moved = put_pending(e, out);
+    if (out->waiting) {
+        out->taken = abci_mail_seen(&out->box->taken);
+        uint64_t over = out->waiting & ~(out->used ^ out->taken);
+        out->waiting &= ~over;
+        moved |= over != 0;
+        for (; over; over &= over - 1) {
+            struct abc_request *q = out->in_slot[__builtin_ctzll(over)];
+            if (out->tiled == q)
+                out->tiled = NULL;
+            abci_mail_complete(e, q, ABC_OK);
+        }
+    }
+    if (out->waiting) {
+        int r = fill_tiles(e, out, peer);
+        if (r < 0)
+            return r;
+        moved |= r;
+    }
+    if (!out->pending && !out->waiting)
+        e->mail->sending[peer / 64] &= ~(1ull << (peer % 64));
+    else if (peer != e->shm->rank)
+        abci_blocked_by(e, peer);
+    return moved;
+}
