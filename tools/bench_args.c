@@ -12,6 +12,8 @@
 
 #include "tools.h"
 
+#include "plan/plan.h"
+
 #define MOST_BYTES (1ull << 40)
 #define MOST_ITERATIONS 100000
 
@@ -117,7 +119,7 @@ static int take_choice(struct parse *p, const char *flag, const char *text, cons
 
 static int take_collective(struct parse *p, const char *text)
 {
-    for (int i = 0; i < ABC_COLLECTIVE_COUNT; i++)
+    for (int i = 0; i < ABCI_PLANNED; i++)
         if (strcmp(text, abc_collective_name((abc_collective)i)) == 0) {
             p->args->collective = (abc_collective)i;
             return BENCH_RUN;

@@ -68,7 +68,7 @@ static bool count_of(const char *name, const char *text, int low, int high, int 
 
 static int collective_of(const char *name)
 {
-    for (int k = 0; k < ABC_COLLECTIVE_COUNT; k++)
+    for (int k = 0; k < ABCI_PLANNED; k++)
         if (strcmp(name, abc_collective_name((abc_collective)k)) == 0)
             return k;
     return -1;
@@ -129,7 +129,7 @@ static int list_algorithms(void)
 {
     for (int a = 0; abci_algos[a]; a++) {
         printf("%-9s %s\n%9s ", abci_algos[a]->name, abci_algos[a]->doc, "");
-        for (int k = 0; k < ABC_COLLECTIVE_COUNT; k++)
+        for (int k = 0; k < ABCI_PLANNED; k++)
             if (abci_algos[a]->collectives & (1u << k))
                 printf(" %s", abc_collective_name((abc_collective)k));
         printf("; %s\n", abci_algos[a]->rank_order ? "sums in rank order"

@@ -122,6 +122,12 @@ typedef enum abc_collective {
     ABC_ALLTOALL = 8, /* in: count * size, out: count * size; block r of `in` goes to rank r, block r of `out` comes from it */
     ABC_SCAN = 9,     /* in: count, out: count, the sum over ranks 0 to `rank` */
     ABC_EXSCAN = 10,  /* in: count, out: count, the sum over ranks 0 to `rank` - 1; rank 0's output is left alone */
+    /* The same with a count for each rank: see abc_gatherv and the others. */
+    ABC_GATHERV = 11,
+    ABC_SCATTERV = 12,
+    ABC_ALLGATHERV = 13,
+    ABC_REDUCE_SCATTERV = 14,
+    ABC_ALLTOALLV = 15,
     ABC_COLLECTIVE_COUNT,
     ABC_SEND = 64, /* in: count, to rank `root`; see abc_send            */
     ABC_RECV = 65  /* out: at most count, from rank `root`; see abc_recv */
@@ -283,6 +289,10 @@ typedef struct abc_call {
     abc_callback callback; /* may be NULL */
     void *callback_context;
     abc_received *received; /* ABC_RECV: filled when it is complete, and valid until then; may be NULL */
+    /* For collectives with a count for each rank, `size` elements each; copied when the call is made. Offsets are in elements from
+     * the start of the buffer; NULL: blocks lie one after another. */
+    const uint64_t *in_counts, *in_offsets;   /* of `in`: scatterv (root), reduce_scatterv, alltoallv */
+    const uint64_t *out_counts, *out_offsets; /* of `out`: gatherv (root), allgatherv, alltoallv */
 } abc_call;
 ABC_API void abc_call_init(abc_call *call, abc_collective collective);
 
@@ -326,7 +336,26 @@ ABC_API int abc_scatter(const void *in, void *out, uint64_t count, abc_type type
 ABC_API int abc_alltoall(const void *in, void *out, uint64_t count, abc_type type, abc_comm *comm);
 ABC_API int abc_scan(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm);
 ABC_API int abc_exscan(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm);
-/* The same, started: complete them with abc_wait. */
+/*
+ * Blocks of different sizes. counts[r] belongs to rank r, may be 0, and may differ from rank to rank; offsets[r] says where the
+ * block begins, NULL: one after another. Blocks of an output must not overlap. `count` is the own block's.
+ *
+ * allgatherv and reduce_scatterv take the same counts on all ranks. Of the others only sender and receiver know a size; they tell
+ * each other before anything moves, so a difference ends the communicator with both numbers in the text and no output is written.
+ * That costs one small message more than the form with equal blocks; a rank of gatherv waits for the root's call. Offsets are a
+ * rank's own affair. In place as the form with equal blocks; alltoallv with ABC_IN_PLACE as `in`, then in_counts and in_offsets are
+ * not looked at.
+ */
+ABC_API int abc_gatherv(const void *in, uint64_t count, void *out, const uint64_t *counts, const uint64_t *offsets, abc_type type,
+                        int root, abc_comm *comm);
+ABC_API int abc_scatterv(const void *in, const uint64_t *counts, const uint64_t *offsets, void *out, uint64_t count, abc_type type,
+                         int root, abc_comm *comm);
+ABC_API int abc_allgatherv(const void *in, void *out, const uint64_t *counts, const uint64_t *offsets, abc_type type,
+                           abc_comm *comm);
+ABC_API int abc_reduce_scatterv(const void *in, void *out, const uint64_t *counts, abc_type type, abc_op op, abc_comm *comm);
+ABC_API int abc_alltoallv(const void *in, const uint64_t *in_counts, const uint64_t *in_offsets, void *out,
+                          const uint64_t *out_counts, const uint64_t *out_offsets, abc_type type, abc_comm *comm);
+/* The same, started: complete them with abc_wait. Those with a count for each rank: abc_start with an abc_call. */
 ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
                                 abc_request **req);
 ABC_API int abc_reduce_scatter_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,

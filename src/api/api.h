@@ -16,6 +16,11 @@ int abci_message_refused(const struct abc_request *request);
 int abci_report(const struct abc_request *request, int status);
 /* prepare.c: the pass over the input that a scaled sum needs, before each start; nothing for others. */
 void abci_scale(const struct abc_request *request);
+/* counts.c: a copy of the counts and offsets of a call with a count for each rank, checked, in q->counts; and the request that
+ * exchanges them, where not all ranks know them. On error q->counts is what has been made so far. */
+int abci_counts_make(abc_comm *comm, const abc_call *call, struct abc_request *q);
+/* What ranks must agree on: the hash of all counts, where every rank knows them. */
+uint32_t abci_counts_hash(const abc_comm *comm, const struct abc_request *q);
 /* Before a persistent request starts again: do its buffers still lie where they lay? */
 void abci_prepare_again(struct abc_request *request);
 /* op.c: a copy of the user operation, ABC_ERR_ARGUMENT when there is none of that number. */

@@ -82,6 +82,51 @@ ABC_API int abc_exscan(const void *in, void *out, uint64_t count, abc_type type,
     return abc_run(comm, &c);
 }
 
+ABC_API int abc_gatherv(const void *in, uint64_t count, void *out, const uint64_t *counts, const uint64_t *offsets, abc_type type,
+                        int root, abc_comm *comm)
+{
+    abc_call c = describe(ABC_GATHERV, in, out, count, type, ABC_SUM, root);
+    c.out_counts = counts;
+    c.out_offsets = offsets;
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_scatterv(const void *in, const uint64_t *counts, const uint64_t *offsets, void *out, uint64_t count, abc_type type,
+                         int root, abc_comm *comm)
+{
+    abc_call c = describe(ABC_SCATTERV, in, out, count, type, ABC_SUM, root);
+    c.in_counts = counts;
+    c.in_offsets = offsets;
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_allgatherv(const void *in, void *out, const uint64_t *counts, const uint64_t *offsets, abc_type type,
+                           abc_comm *comm)
+{
+    abc_call c = describe(ABC_ALLGATHERV, in, out, 0, type, ABC_SUM, 0);
+    c.out_counts = counts;
+    c.out_offsets = offsets;
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_reduce_scatterv(const void *in, void *out, const uint64_t *counts, abc_type type, abc_op op, abc_comm *comm)
+{
+    abc_call c = describe(ABC_REDUCE_SCATTERV, in, out, 0, type, op, 0);
+    c.in_counts = counts;
+    return abc_run(comm, &c);
+}
+
+ABC_API int abc_alltoallv(const void *in, const uint64_t *in_counts, const uint64_t *in_offsets, void *out,
+                          const uint64_t *out_counts, const uint64_t *out_offsets, abc_type type, abc_comm *comm)
+{
+    abc_call c = describe(ABC_ALLTOALLV, in, out, 0, type, ABC_SUM, 0);
+    c.in_counts = in_counts;
+    c.in_offsets = in_offsets;
+    c.out_counts = out_counts;
+    c.out_offsets = out_offsets;
+    return abc_run(comm, &c);
+}
+
 ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
                                 abc_request **req)
 {

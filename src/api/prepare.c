@@ -77,10 +77,17 @@ struct extent {
     uint64_t in, out, in_shift, out_shift;
 };
 
-static struct extent extents(const abc_comm *comm, const abc_call *c, uint64_t block)
+static struct extent extents(const abc_comm *comm, const abc_call *c, const struct abc_request *q, uint64_t block)
 {
     uint64_t all = block * (uint64_t)comm->nranks, mine = block * (uint64_t)comm->rank;
     bool root = comm->rank == c->root;
+    if (ABCI_UNLIKELY(q->counts != NULL)) {
+        const struct abci_vector *v = &q->counts->vector;
+        uint64_t element = abc_type_size(c->type), in = q->extent[ABCI_IN], out = q->extent[ABCI_OUT];
+        bool narrow_in = abci_part_width(c->collective, ABCI_IN) == ABCI_SINGLE, both = in > 0 && out > 0;
+        uint64_t shift = c->collective == ABC_ALLTOALLV || !both ? 0 : v->offset[narrow_in][comm->rank] * element;
+        return (struct extent){in, out, narrow_in ? 0 : shift, narrow_in ? shift : 0};
+    }
     switch (c->collective) {
     case ABC_REDUCE_SCATTER:
         return (struct extent){all, block, mine, 0};
@@ -114,7 +121,7 @@ static int place_output(const abc_call *c, struct extent e, char **out)
         return abci_error(ABC_ERR_ARGUMENT,
                           "ABC_IN_PLACE as output needs an input that holds the output; like gather, allgather works in place by "
                           "ABC_IN_PLACE as input");
-    if (e.in == 0 && e.out > 0 && c->collective == ABC_SCATTER)
+    if (e.in == 0 && e.out > 0 && abci_plain(c->collective) == ABC_SCATTER)
         return abci_error(ABC_ERR_ARGUMENT, "only root %d of a scatter has an input, so only it can work in place", c->root);
     *out = (char *)c->in + e.in_shift;
     return ABC_OK;
@@ -183,8 +190,7 @@ static int make_scaled(const abc_call *c, struct extent e, struct abc_request *q
 
 void abci_scale(const struct abc_request *q)
 {
-    bool wide = abci_part_width(q->shape.collective, ABCI_IN) == ABCI_WIDE;
-    uint64_t n = q->shape.count * (wide ? q->shape.nranks : 1);
+    uint64_t n = q->extent[ABCI_IN] / q->shape.element;
     if (q->unscaled)
         abci_reduce_scale(q->reduction.type, (void *)q->in, q->unscaled, q->user.scalar, n);
 }
@@ -216,6 +222,16 @@ void abci_prepare_again(struct abc_request *q)
         }
 }
 
+/* Blocks of different sizes: the shape is that of the longest; what ranks compare is what all know. */
+static void fit_counts(const abc_comm *comm, struct abc_request *q)
+{
+    bool pairs = q->counts->first != NULL;
+    q->shape.vector = &q->counts->vector;
+    q->shape.count = q->shape.length = q->counts->most;
+    q->id.count = pairs ? 0 : q->counts->total;
+    q->id.algorithm = pairs ? 0 : abci_counts_hash(comm, q);
+}
+
 static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uint32_t element, struct abc_request *q)
 {
     bool reduces = abci_is(ABCI_REDUCING, c->collective);
@@ -235,13 +251,17 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
         .user = reduces && c->op >= ABC_OP_USER && !q->user.scaled ? &q->user : NULL,
     };
     q->shape = (struct abci_shape){
-        .collective = c->collective,
+        .collective = abci_plain(c->collective),
         .nranks = (uint32_t)comm->nranks,
         .nblocks = q->run->plan->nblocks,
         .element = element,
         .count = q->id.count,
         .length = q->id.count,
     };
+    q->extent[ABCI_IN] = e.in;
+    q->extent[ABCI_OUT] = e.out;
+    if (ABCI_UNLIKELY(q->counts != NULL))
+        fit_counts(comm, q);
     find_memory(comm, e, q);
     q->timeout = c->timeout > 0 ? c->timeout : comm->timeout;
     q->callback = c->callback;
@@ -261,23 +281,27 @@ static const struct abci_runnable *direct_plan(abc_comm *comm, struct abci_wish 
     return choice.run->plan->direct ? choice.run : NULL;
 }
 
-int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, enum abci_why *why)
+static int prepare(abc_comm *comm, const abc_call *c, struct abc_request *q, enum abci_why *why)
 {
     int status = abci_comm_usable(comm);
     q->unscaled = NULL;
     q->products = q->backup = NULL;
     q->message = false;
+    q->counts = NULL;
     if (status == ABC_OK && !c)
         status = abci_error(ABC_ERR_ARGUMENT, "the call is null");
     if (status == ABC_OK && (c->collective == ABC_SEND || c->collective == ABC_RECV))
         return abci_message_prepare(comm, c, q);
     if (status == ABC_OK)
         status = check_call(comm, c, q);
+    if (status == ABC_OK && ABCI_UNLIKELY(abci_is(ABCI_VECTOR, c->collective)))
+        status = abci_counts_make(comm, c, q);
     if (status != ABC_OK)
         return status;
+    bool pairs = q->counts && q->counts->first;
     uint32_t element = c->collective == ABC_BARRIER ? 1 : (uint32_t)abc_type_size(c->type);
-    uint64_t count = c->collective == ABC_BARRIER ? 0 : c->count;
-    struct extent e = extents(comm, c, count * element);
+    uint64_t count = c->collective == ABC_BARRIER || pairs ? 0 : q->counts ? q->counts->most : c->count;
+    struct extent e = extents(comm, c, q, count * element);
     status = check_buffers(c, e, q);
     if (status != ABC_OK)
         return status;
@@ -288,13 +312,13 @@ int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, e
     if (status != ABC_OK)
         return status;
     struct abci_wish wish = {
-        .collective = c->collective,
+        .collective = abci_plain(c->collective),
         .root = c->root,
         .bytes = count * element,
         .one_rounding = reduces && !abci_reduce_exact(c->type, c->op),
         .narrow = reduces && (abci_reduce_narrow(c->type) || (user && !q->user.scaled)),
         .ordered = user && !q->user.commutes,
-        .algorithm = c->algorithm,
+        .algorithm = pairs && !c->algorithm ? "oneshot" : c->algorithm, /* see below */
     };
     struct abci_choice choice;
     status = abci_choose(comm->chooser, &wish, &choice);
@@ -303,11 +327,26 @@ int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, e
     *why = choice.why;
     q->run = choice.run;
     q->chunk_bytes = choice.chunk;
+    if (pairs && (q->run->plan->ntmp > 0 || q->run->publishes_out))
+        return abci_error(ABC_ERR_UNSUPPORTED, "algorithm %s passes blocks on by ranks that do not know their sizes; use oneshot",
+                          q->run->plan->name);
     q->direct_run = direct_plan(comm, wish);
     fill_request(comm, c, e, element, q);
-    q->id.algorithm = q->run->hash ^ (uint32_t)q->chunk_bytes;
-    q->planned = abci_part_chunks(c->collective, comm->nranks, element, count, q->chunk_bytes);
+    q->id.algorithm ^= q->run->hash ^ (uint32_t)q->chunk_bytes;
+    q->planned = abci_part_chunks(q->shape.collective, comm->nranks, element, count, q->chunk_bytes);
     return ABC_OK;
+}
+
+int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, enum abci_why *why)
+{
+    int status = prepare(comm, c, q, why);
+    if (ABCI_UNLIKELY(status != ABC_OK)) {
+        abci_free(q->products);
+        abci_free(q->counts);
+        q->products = NULL;
+        q->counts = NULL;
+    }
+    return status;
 }
 
 int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)
@@ -324,6 +363,7 @@ ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t
         return abci_error(ABC_ERR_ARGUMENT, "there is no room for the text");
     int status = abci_prepare_why(comm, call, &q, &why);
     abci_free(q.products);
+    abci_free(q.counts);
     if (status == ABC_OK && q.message)
         snprintf(text, capacity, "message of %llu bytes", (unsigned long long)q.mail.bytes);
     else if (status == ABC_OK)

@@ -22,9 +22,8 @@ static int back_up(struct abc_request *q, const abc_call *call)
     bool own_input = q->unscaled && q->unscaled != q->in; /* `in` is scratch of ours, the caller's input stays as it is */
     if (!call->preserve || !q->in_place || own_input)
         return ABC_OK;
-    uint64_t blocks = call->collective == ABC_ALLTOALL ? q->shape.nranks : 1;
-    uint64_t n = q->shape.count * q->shape.element * blocks;
-    if (abci_part_by_rank(call->collective) && blocks == 1)
+    uint64_t n = q->extent[ABCI_OUT];
+    if (abci_part_by_rank(call->collective) && q->shape.collective != ABC_ALLTOALL)
         return ABC_OK; /* only blocks of others are written there; the own input stays, or is the caller's single block */
     q->backup = abci_alloc(n ? n : 1);
     q->backup_bytes = n;
@@ -39,6 +38,9 @@ static void keep(struct abc_request *q)
     if (q->backup)
         memcpy(q->backup, q->out, q->backup_bytes);
     abci_scale(q);
+    if (ABCI_UNLIKELY(q->counts && q->counts->first))
+        abci_engine_start(&q->comm->engine,
+                          q->counts->first); /* the exchange of counts; the operation itself is queued behind it */
 }
 
 /* Go on with a call whose header abci_engine_run_tiny has stored; the claim is held. */
@@ -75,7 +77,8 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
         keep(&q);
         status = abci_report(&q, abci_engine_run(&comm->engine, &q));
     }
-    if (ABCI_UNLIKELY(q.backup || q.products)) {
+    if (ABCI_UNLIKELY(q.backup || q.products || q.counts)) {
+        abci_free(q.counts);
         abci_free(q.backup);
         abci_free(q.products);
     }

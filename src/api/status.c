@@ -40,12 +40,22 @@ static const char *const ops[ABC_OP_COUNT] = {
     [ABC_LXOR] = "lxor", [ABC_MINLOC] = "minloc", [ABC_MAXLOC] = "maxloc",
 };
 static const char *const collectives[ABC_COLLECTIVE_COUNT] = {
-    [ABC_ALLREDUCE] = "allreduce", [ABC_REDUCE_SCATTER] = "reduce_scatter",
-    [ABC_ALLGATHER] = "allgather", [ABC_BROADCAST] = "broadcast",
-    [ABC_BARRIER] = "barrier",     [ABC_REDUCE] = "reduce",
-    [ABC_GATHER] = "gather",       [ABC_SCATTER] = "scatter",
-    [ABC_ALLTOALL] = "alltoall",   [ABC_SCAN] = "scan",
+    [ABC_ALLREDUCE] = "allreduce",
+    [ABC_REDUCE_SCATTER] = "reduce_scatter",
+    [ABC_ALLGATHER] = "allgather",
+    [ABC_BROADCAST] = "broadcast",
+    [ABC_BARRIER] = "barrier",
+    [ABC_REDUCE] = "reduce",
+    [ABC_GATHER] = "gather",
+    [ABC_SCATTER] = "scatter",
+    [ABC_ALLTOALL] = "alltoall",
+    [ABC_SCAN] = "scan",
     [ABC_EXSCAN] = "exscan",
+    [ABC_GATHERV] = "gatherv",
+    [ABC_SCATTERV] = "scatterv",
+    [ABC_ALLGATHERV] = "allgatherv",
+    [ABC_REDUCE_SCATTERV] = "reduce_scatterv",
+    [ABC_ALLTOALLV] = "alltoallv",
 };
 
 /* The casts make negative values large: one comparison finds all unknown ones. */

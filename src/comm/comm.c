@@ -434,7 +434,9 @@ void abci_request_give(struct abc_comm *comm, struct abc_request *q)
 {
     abci_free(q->backup);
     abci_free(q->products);
+    abci_free(q->counts);
     q->backup = q->products = NULL;
+    q->counts = NULL;
     atomic_store_explicit(&q->state, ABCI_REQUEST_FREED, memory_order_relaxed); /* as long as it is spare, a stale handle shows */
     struct abc_request *none = NULL;
     if (!atomic_load_explicit(&comm->spare_first, memory_order_relaxed) &&

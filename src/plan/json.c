@@ -355,7 +355,7 @@ static bool read_plan(struct parser *p, const json_t *steps, struct abci_plan *p
 static bool read_collective(struct parser *p, const json_t *root, uint8_t *coll)
 {
     const char *text = json_string_value(json_object_get(root, "collective"));
-    for (int k = 0; text && k < ABC_COLLECTIVE_COUNT; k++)
+    for (int k = 0; text && k < ABCI_PLANNED; k++)
         if (strcmp(text, abc_collective_name((abc_collective)k)) == 0) {
             *coll = (uint8_t)k;
             return true;

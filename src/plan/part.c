@@ -41,6 +41,11 @@ const uint8_t abci_part_widths[ABC_COLLECTIVE_COUNT][4] = {
     [ABC_ALLTOALL] = {ABCI_WIDE, ABCI_WIDE, ABCI_WIDE},
     [ABC_SCAN] = NARROW,
     [ABC_EXSCAN] = NARROW,
+    [ABC_GATHERV] = {ABCI_SINGLE, ABCI_WIDE, ABCI_WIDE},
+    [ABC_SCATTERV] = {ABCI_WIDE, ABCI_SINGLE, ABCI_WIDE},
+    [ABC_ALLGATHERV] = {ABCI_SINGLE, ABCI_WIDE, ABCI_WIDE},
+    [ABC_REDUCE_SCATTERV] = {ABCI_WIDE, ABCI_SINGLE, ABCI_WIDE},
+    [ABC_ALLTOALLV] = {ABCI_WIDE, ABCI_WIDE, ABCI_WIDE},
 };
 
 bool abci_part_exists(abc_collective coll, int buffer, int rank, int root)
@@ -68,6 +73,19 @@ static uint64_t narrow_start(const struct abci_shape *shape, uint64_t block)
     return start < shape->length ? start : shape->length;
 }
 
+/* A block that has a size of its own. Temporaries are cut as the buffer that holds all blocks. */
+static struct abci_range vector_block(const struct abci_shape *shape, int buffer, uint64_t b)
+{
+    const struct abci_vector *v = shape->vector;
+    bool single = abci_part_width(shape->collective, buffer) == ABCI_SINGLE;
+    int like = buffer < ABCI_TMP ? buffer : abci_part_width(shape->collective, ABCI_IN) == ABCI_WIDE ? ABCI_IN : ABCI_OUT;
+    uint64_t count = v->count[like][b], size = shape->element;
+    uint64_t first = shape->first < count ? shape->first : count;
+    uint64_t length = shape->length < count - first ? shape->length : count - first;
+    return (struct abci_range){
+        .user = (v->offset[like][b] + first) * size, .area = single ? 0 : b * stride(shape), .bytes = length * size};
+}
+
 struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, int block)
 {
     struct abci_range range;
@@ -79,6 +97,8 @@ struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, in
         range.bytes = (narrow_start(shape, b + 1) - start) * size;
         return range;
     }
+    if (ABCI_UNLIKELY(shape->vector != NULL))
+        return vector_block(shape, buffer, b);
     range.bytes = shape->length * size;
     if (abci_part_width(shape->collective, buffer) == ABCI_SINGLE)
         b = 0;
@@ -91,7 +111,7 @@ bool abci_part_joined(const struct abci_shape *shape, int buffer)
 {
     if (abci_part_width(shape->collective, buffer) != ABCI_WIDE)
         return true;
-    return shape->length == shape->count && stride(shape) == shape->length * shape->element;
+    return !shape->vector && shape->length == shape->count && stride(shape) == shape->length * shape->element;
 }
 
 uint64_t abci_part_end(const struct abci_shape *shape, int buffer)

@@ -7,6 +7,10 @@
  * allgather and gather, both of alltoall; TMP of all these) hold nranks blocks of `count` elements; nblocks == nranks; a chunk is
  * the same range of every block. Single buffers (OUT of reduce_scatter and scatter, IN of allgather and gather) hold only the block
  * whose index is the owner's rank.
+ *
+ * Blocks may differ in size (struct abci_vector). A chunk is then the same range of every block as far as the block has it, and in
+ * an area blocks lie as if all were as long as the longest: so every rank knows where a peer's block lies, whatever it knows of its
+ * size.
  */
 #ifndef ABCI_PART_H
 #define ABCI_PART_H
@@ -15,15 +19,21 @@
 
 #define ABCI_PACKED 212 /* wide areas up to so many bytes have no gaps between blocks */
 
+/* Blocks of different sizes: counts and offsets of IN and OUT by block, in elements. A single buffer's block is at 0. */
+struct abci_vector {
+    uint64_t *count[2], *offset[2]; /* [nranks] */
+};
+
 /* One instance of a plan on concrete sizes; elements. */
 struct abci_shape {
-    abc_collective collective;
+    abc_collective collective; /* one that has plans */
     uint32_t nranks;
     uint32_t nblocks;
-    uint32_t element; /* bytes */
-    uint64_t count;   /* of the whole call */
-    uint64_t first;   /* first element of the chunk */
-    uint64_t length;  /* elements of the chunk */
+    uint32_t element;                 /* bytes */
+    uint64_t count;                   /* of the whole call; of its largest block when they differ */
+    uint64_t first;                   /* first element of the chunk */
+    uint64_t length;                  /* elements of the chunk */
+    const struct abci_vector *vector; /* NULL: all blocks have `count` elements */
 };
 
 /* Where a block lies: in the user's buffer, and in an area that holds just this chunk. Bytes. */

@@ -21,13 +21,41 @@
 #define ABCI_MAX_STEPS 8192 /* of one rank */
 #define ABCI_NAME_MAX 32
 
+#define ABCI_PLANNED (ABC_EXSCAN + 1) /* collectives that have plans; those behind run the plans of abci_plain */
+
 /* What the collectives have in common, as bit masks over abc_collective. */
-#define ABCI_REDUCING (1u << ABC_ALLREDUCE | 1u << ABC_REDUCE_SCATTER | 1u << ABC_REDUCE | 1u << ABC_SCAN | 1u << ABC_EXSCAN)
+#define ABCI_REDUCING                                                                                                              \
+    (1u << ABC_REDUCE_SCATTERV | 1u << ABC_ALLREDUCE | 1u << ABC_REDUCE_SCATTER | 1u << ABC_REDUCE | 1u << ABC_SCAN |              \
+     1u << ABC_EXSCAN)
 #define ABCI_PREFIX (1u << ABC_SCAN | 1u << ABC_EXSCAN) /* each rank's sum ends at that rank */
-#define ABCI_ROOTED (1u << ABC_BROADCAST | 1u << ABC_REDUCE | 1u << ABC_GATHER | 1u << ABC_SCATTER)
+#define ABCI_ROOTED                                                                                                                \
+    (1u << ABC_BROADCAST | 1u << ABC_REDUCE | 1u << ABC_GATHER | 1u << ABC_SCATTER | 1u << ABC_GATHERV | 1u << ABC_SCATTERV)
+/* A count for each rank; and those of them where only sender and receiver know it. */
+#define ABCI_VECTOR                                                                                                                \
+    (1u << ABC_GATHERV | 1u << ABC_SCATTERV | 1u << ABC_ALLGATHERV | 1u << ABC_REDUCE_SCATTERV | 1u << ABC_ALLTOALLV)
+#define ABCI_PAIRS (1u << ABC_GATHERV | 1u << ABC_SCATTERV | 1u << ABC_ALLTOALLV)
 /* Buffers that only the root has. */
-#define ABCI_IN_AT_ROOT (1u << ABC_BROADCAST | 1u << ABC_SCATTER)
-#define ABCI_OUT_AT_ROOT (1u << ABC_REDUCE | 1u << ABC_GATHER)
+#define ABCI_IN_AT_ROOT (1u << ABC_BROADCAST | 1u << ABC_SCATTERV | 1u << ABC_SCATTER)
+#define ABCI_OUT_AT_ROOT (1u << ABC_REDUCE | 1u << ABC_GATHERV | 1u << ABC_GATHER)
+
+/* The collective with equal blocks whose plans a collective runs. */
+static inline abc_collective abci_plain(abc_collective collective)
+{
+    switch (collective) {
+    case ABC_GATHERV:
+        return ABC_GATHER;
+    case ABC_SCATTERV:
+        return ABC_SCATTER;
+    case ABC_ALLGATHERV:
+        return ABC_ALLGATHER;
+    case ABC_REDUCE_SCATTERV:
+        return ABC_REDUCE_SCATTER;
+    case ABC_ALLTOALLV:
+        return ABC_ALLTOALL;
+    default:
+        return collective;
+    }
+}
 
 static inline bool abci_is(unsigned mask, unsigned collective)
 {

@@ -81,6 +81,8 @@ struct abc_request {
     void *products;       /* their room, where neither buffer can hold them */
     void *backup;         /* preserve: copy of in-place input */
     uint64_t backup_bytes;
+    uint64_t extent[2];         /* bytes of in and out */
+    struct abci_counts *counts; /* blocks of different sizes; NULL: all alike */
     bool in_place, persistent, heap, counted;
     bool ran_direct; /* all ranks have offered their buffers */
     bool plain;      /* no option differs from the defaults */
@@ -99,6 +101,26 @@ struct abc_request {
         abc_received *received; /* the caller's, or NULL */
     } mail;
 };
+
+struct abci_engine;
+
+/*
+ * Counts of a call whose blocks differ. Where only sender and receiver know them (ABCI_PAIRS) they are exchanged first, by a
+ * request of its own that runs just before: `told` holds for each rank how many elements this rank thinks that it sends or gets,
+ * and the most that it knows of any block; `heard` the same from others. From the heap; freed with the request.
+ */
+struct abci_counts {
+    struct abci_vector vector;
+    struct abc_request *first; /* the exchange, or NULL */
+    uint64_t *told, *heard;    /* [nranks][2] of an alltoallv; of the rooted ones told is the root's, heard has one row */
+    uint64_t most;             /* of any block that this rank knows */
+    uint64_t total;            /* of all blocks, where this rank knows them */
+    const uint64_t *expected;  /* [nranks] what must be heard from each; NULL: only from the root, `mine` */
+    uint64_t mine;
+};
+/* run_counts.c: the exchange is over: compare, and see how many chunks it takes. Negative: mismatch, the communicator has failed.
+ */
+int abci_counts_settle(struct abci_engine *engine, struct abc_request *request);
 
 /* run_tiny.c: the last short call, kept for the next one like it. bytes 0: nothing. */
 #define ABCI_EAGER (16 << 10) /* IN areas up to this size are staged before the header is stored */

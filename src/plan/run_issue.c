@@ -146,6 +146,13 @@ int abci_issue(struct abci_engine *e)
     if (!q || inst->state != ABCI_INSTANCE_FREE || e->undecided || q->issued - q->finished >= (uint64_t)e->pipeline ||
         !abci_slot_free(e, sequence))
         return 0;
+    if (ABCI_UNLIKELY(q->counts && q->issued == 0 && q->counts->first)) {
+        if (atomic_load_explicit(&q->counts->first->state, memory_order_relaxed) != ABCI_REQUEST_COMPLETE)
+            return 0; /* the exchange of counts is in flight */
+        int settled = abci_counts_settle(e, q);
+        if (settled != ABC_OK)
+            return settled;
+    }
     inst->request = q;
     inst->run = q->run;
     inst->shape = q->shape;

@@ -100,6 +100,8 @@ static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instan
         return ABCI_MODE_NONE;
     if (buffer == ABCI_IN && inst->run->plan->stage_in_place && inst->request->in_place)
         return ABCI_MODE_STAGED; /* the plan overwrites it while peers may still read */
+    if (inst->shape.vector && abci_part_width(inst->shape.collective, buffer) == ABCI_WIDE)
+        return ABCI_MODE_STAGED; /* peers do not know the offsets of this rank's blocks */
     if (inst->request->is_direct[buffer])
         return ABCI_MODE_DIRECT;
     uint64_t area = abci_part_area(&inst->shape, buffer);

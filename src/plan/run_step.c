@@ -33,6 +33,8 @@ static int mismatch(struct abci_engine *e, const struct abci_instance *inst, int
     const char *why = !same                                    ? ""
                       : theirs.algorithm != inst->id.algorithm ? " with another algorithm or chunk size"
                                                                : " but an earlier call differed";
+    if (same && theirs.algorithm != inst->id.algorithm && abci_is(ABCI_VECTOR, inst->id.collective))
+        why = " with other counts, or another algorithm or chunk size";
     abci_shm_fail(e->shm, ABC_ERR_MISMATCH, e->shm->nranks == 2 ? -1 : peer, &inst->id, &theirs,
                   "rank %d called %s, rank %d called %s%s", e->shm->rank, a, peer, b, why);
     return ABC_ERR_MISMATCH;

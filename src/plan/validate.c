@@ -210,7 +210,7 @@ static bool valid_head(const struct validator *v)
     const struct abci_plan *plan = v->plan;
     if (memchr(plan->name, 0, sizeof plan->name) == NULL || plan->name[0] == 0)
         return refuse(v, "its name is empty or too long");
-    if (plan->collective >= ABC_COLLECTIVE_COUNT)
+    if (plan->collective >= ABCI_PLANNED)
         return refuse(v, "collective %d does not exist", plan->collective);
     if (plan->nranks < 1 || plan->nranks > ABCI_MAX_RANKS || plan->rank >= plan->nranks || plan->root >= plan->nranks)
         return refuse(v, "rank %d and root %d of %d ranks (1 to %d)", plan->rank, plan->root, plan->nranks, ABCI_MAX_RANKS);

@@ -23,6 +23,13 @@ void abci_call_describe(const struct abci_call_id *c, char *text, size_t capacit
         snprintf(text, capacity, "%s(count %llu, %s, %s %s, tag %s)", name, n, type, way, peer, tag);
         return;
     }
+    if (abci_is(ABCI_PAIRS, c->collective)) { /* no count that ranks could compare */
+        if (abci_is(ABCI_ROOTED, c->collective))
+            snprintf(text, capacity, "%s(%s, root %u)", name, type, c->root);
+        else
+            snprintf(text, capacity, "%s(%s)", name, type);
+        return;
+    }
     switch (c->collective) {
     case ABC_BARRIER:
         snprintf(text, capacity, "%s()", name);
@@ -37,6 +44,7 @@ void abci_call_describe(const struct abci_call_id *c, char *text, size_t capacit
         break;
     case ABC_ALLTOALL:
     case ABC_ALLGATHER:
+    case ABC_ALLGATHERV:
         snprintf(text, capacity, "%s(count %llu, %s)", name, n, type);
         break;
     default:

@@ -78,7 +78,7 @@ static int unfit_algorithm(const char *name, abc_collective coll, int nranks)
 
 static int collective_of(const char *name)
 {
-    for (int c = 0; c < ABC_COLLECTIVE_COUNT; c++)
+    for (int c = 0; c < ABCI_PLANNED; c++)
         if (strcmp(name, abc_collective_name((abc_collective)c)) == 0)
             return c;
     return -1;
@@ -87,7 +87,7 @@ static int collective_of(const char *name)
 static void known_collectives(char *text, size_t capacity)
 {
     size_t at = 0;
-    for (int c = 0; c < ABC_COLLECTIVE_COUNT && at < capacity; c++)
+    for (int c = 0; c < ABCI_PLANNED && at < capacity; c++)
         at += (size_t)snprintf(text + at, capacity - at, "%s%s", c ? ", " : "", abc_collective_name((abc_collective)c));
 }
 

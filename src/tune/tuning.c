@@ -105,7 +105,7 @@ static const char *string(const struct parse *p, const json_t *row, const char *
 static bool take_collective(const struct parse *p, const json_t *row, struct abci_tuning_row *out)
 {
     const char *name = string(p, row, "collective");
-    for (int c = 0; name && c < ABC_COLLECTIVE_COUNT; c++)
+    for (int c = 0; name && c < ABCI_PLANNED; c++)
         if (strcmp(name, abc_collective_name((abc_collective)c)) == 0) {
             out->collective = (uint8_t)c;
             return true;
@@ -292,7 +292,7 @@ bool abci_tuning_sound(const struct abci_tuning *tuning)
     for (uint32_t i = 0; i < tuning->count; i++) {
         const struct abci_tuning_row *r = &tuning->row[i];
         bool known = r->algorithm == ABCI_TUNING_AUTO || r->algorithm < algos;
-        if (!known || r->collective >= ABC_COLLECTIVE_COUNT || r->memory >= ABCI_MEMORY_COUNT || r->from >= r->to ||
+        if (!known || r->collective >= ABCI_PLANNED || r->memory >= ABCI_MEMORY_COUNT || r->from >= r->to ||
             r->chunk > MOST_CHUNK)
             return false;
     }

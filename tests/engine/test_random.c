@@ -63,7 +63,7 @@ static void draw_case(const struct program *program, uint64_t *dice, uint64_t *o
 {
     static const unsigned shifts[] = {0, 0, 1, 4, 16, 35, 63};
     memset(c, 0, sizeof *c);
-    c->collective = below(dice, 3) ? (abc_collective)below(dice, ABC_COLLECTIVE_COUNT) : ABC_ALLREDUCE;
+    c->collective = below(dice, 3) ? (abc_collective)below(dice, ABCI_PLANNED) : ABC_ALLREDUCE;
     bool reduces = abci_is(ABCI_REDUCING, c->collective), wide = abci_part_by_rank(c->collective);
     c->type = (abc_type)below(dice, TEST_TYPES);
     c->op = reduces ? (enum test_op)below(dice, TEST_OP_COUNT) : TEST_SUM;
@@ -255,7 +255,7 @@ static void force(uint64_t *dice, int nranks, char *text, size_t capacity)
     int count = 0;
     while (abci_algos[count])
         count++;
-    for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll++) {
+    for (int coll = 0; coll < ABCI_PLANNED; coll++) {
         const struct abci_algo *a = abci_algos[below(dice, (uint64_t)count)];
         if (!abci_algo_fits(a, (abc_collective)coll, nranks))
             continue;

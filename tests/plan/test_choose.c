@@ -51,7 +51,7 @@ static void test_agree(void **state)
     static const int ranks[] = {2, 3, 4, 7, 8, 16, 23, 24, 32, 48, 128, 129};
     (void)state;
     for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++)
-        for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll++) {
+        for (int coll = 0; coll < ABCI_PLANNED; coll++) {
             agree(ranks[i], 1, (abc_collective)coll);
             agree(ranks[i], ranks[i] / 2.0, (abc_collective)coll);
         }

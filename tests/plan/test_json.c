@@ -25,7 +25,7 @@ static void test_round_trip(void **state)
     (void)state;
     int ranks[] = {1, 2, 3, 5, 8, 17};
     for (int a = 0; abci_algos[a]; a++)
-        for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll++)
+        for (int coll = 0; coll < ABCI_PLANNED; coll++)
             for (size_t r = 0; r < sizeof ranks / sizeof ranks[0]; r++) {
                 struct abci_plan_set set, again;
                 struct abci_check_report report;

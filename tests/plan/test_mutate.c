@@ -303,7 +303,7 @@ static void test_mutations(void **state)
     (void)state;
     int refused[MUTATIONS] = {0}, ranks[] = {2, 3, 4, 6};
     for (int a = 0; abci_algos[a]; a++)
-        for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll++)
+        for (int coll = 0; coll < ABCI_PLANNED; coll++)
             for (size_t r = 0; r < sizeof ranks / sizeof ranks[0]; r++) {
                 struct abci_plan_set set;
                 if (!abci_algo_fits(abci_algos[a], (abc_collective)coll, ranks[r]))

@@ -103,7 +103,7 @@ static void test_small(void **state)
     (void)state;
     static const uint32_t elements[] = {2, 4, 8}, ranks[] = {1, 2, 3, 4, 5, 7, 8, 16};
     static const uint64_t chunk[] = {1, 64, 100, 256, 1 << 20};
-    for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll += 1 + (coll == ABC_BROADCAST))
+    for (int coll = 0; coll < ABCI_PLANNED; coll += 1 + (coll == ABC_BROADCAST))
         for (size_t e = 0; e < 3; e++)
             for (size_t r = 0; r < 8; r++)
                 for (uint64_t count = 0; count <= 200; count++)
@@ -115,7 +115,7 @@ static void test_large(void **state)
 {
     (void)state;
     static const uint64_t counts[] = {(1ull << 31) + 1, (1ull << 32) - 1, (1ull << 33) + 12345, 1ull << 40};
-    for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll += 1 + (coll == ABC_BROADCAST))
+    for (int coll = 0; coll < ABCI_PLANNED; coll += 1 + (coll == ABC_BROADCAST))
         for (size_t i = 0; i < 4; i++)
             for (uint32_t p = 1; p <= 1024; p = p * 3 + 1) {
                 check_call((abc_collective)coll, p, p, 4, counts[i], UINT64_MAX / 2);

@@ -57,7 +57,7 @@ static void test_monotone(void **state)
 {
     (void)state;
     for (int a = 0; abci_algos[a]; a++)
-        for (int coll = 0; coll < ABC_COLLECTIVE_COUNT; coll++)
+        for (int coll = 0; coll < ABCI_PLANNED; coll++)
             for (int p = 1; p <= 32; p *= 2) {
                 if (!abci_algo_fits(abci_algos[a], (abc_collective)coll, p))
                     continue;
