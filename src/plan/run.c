@@ -37,13 +37,12 @@ static bool leads(const struct abci_step *s, uint32_t index)
     return s->kind == ABCI_PUBLISH && s->counter == 0 && free_standing && (s->src.buffer == ABCI_IN || s->src.count == 0);
 }
 
-/* Only what is shown takes staging. */
-static void show_blocks(struct abci_runnable *r, const struct abci_ref *src)
+/* Only what is shown takes staging, or what a step stages though nobody reads it there. */
+static void show_blocks(struct abci_runnable *r, const struct abci_ref *ref)
 {
-    bool fresh = src->buffer == ABCI_IN ? !r->publishes_in : !r->publishes_out;
-    uint16_t *first = &r->first_shown[src->buffer], *last = &r->last_shown[src->buffer], end = src->block + src->count - 1;
-    *first = fresh || src->block < *first ? src->block : *first;
-    *last = fresh || end > *last ? end : *last;
+    uint16_t *first = &r->first_shown[ref->buffer], *last = &r->last_shown[ref->buffer], end = ref->block + ref->count - 1;
+    *first = ref->block < *first ? ref->block : *first;
+    *last = end > *last ? end : *last;
 }
 
 static void derive_publishes(struct abci_runnable *r)
@@ -51,8 +50,11 @@ static void derive_publishes(struct abci_runnable *r)
     const struct abci_plan *p = r->plan;
     uint32_t used = 0;
     r->in_by_lead = r->single_values = true;
+    r->first_shown[ABCI_IN] = r->first_shown[ABCI_OUT] = UINT16_MAX;
     for (uint32_t i = 0; i < p->nsteps; i++) {
         const struct abci_step *s = &p->steps[i];
+        if (s->flags & ABCI_STAGE && s->dst.buffer == ABCI_OUT)
+            show_blocks(r, &s->dst);
         if (s->kind != ABCI_PUBLISH || s->src.count == 0)
             continue;
         if (s->src.buffer <= ABCI_OUT)

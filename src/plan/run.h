@@ -20,7 +20,7 @@ struct abci_runnable {
     uint32_t lead;       /* leading PUBLISH steps of IN on counter 0, fused with the header */
     uint16_t lead_value; /* what they raise counter 0 to */
     bool publishes_in, publishes_out;
-    uint16_t first_shown[2], last_shown[2]; /* of IN, OUT: all published blocks lie between these; meaningful when any is */
+    uint16_t first_shown[2], last_shown[2]; /* of IN, OUT: all published and staged blocks lie between these, if there are any */
     bool in_by_lead;                        /* IN is published by the leading steps only */
     bool reads_lead;                        /* this rank reads IN blocks of peers */
     bool single_values; /* every other PUBLISH is the only one of its counter: small blocks may travel in its line */

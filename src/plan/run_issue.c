@@ -99,6 +99,8 @@ static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
     if (inst->offered) {
         h->arena = ABCI_ARENA_OFFER | (inst->request->in_place ? ABCI_ARENA_IN_PLACE : 0);
         h->base[ABCI_OUT] = inst->request->direct[ABCI_OUT];
+        if (inst->mode[ABCI_IN] != ABCI_MODE_STAGED) /* the other plan may not show IN here, the direct one always does */
+            h->base[ABCI_IN] = inst->request->direct[ABCI_IN];
         return; /* whether IN is staged is not known before all ranks' offers */
     }
     bool eager = inst->mode[ABCI_IN] != ABCI_MODE_STAGED || abci_part_area(&inst->shape, ABCI_IN) <= ABCI_EAGER;

@@ -181,6 +181,6 @@ int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
         status = own_region(e, inst, at ? at : ABCI_LINE);
     for (int b = ABCI_IN; b <= ABCI_OUT && status == ABC_OK; b++)
         if (inst->mode[b] == ABCI_MODE_STAGED)
-            inst->stage[b] = inst->tmp + area[b];
+            inst->stage[b] = inst->tmp + (int64_t)area[b];
     return status;
 }

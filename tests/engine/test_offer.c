@@ -160,6 +160,22 @@ static int pages(struct rank *r)
     return !ok;
 }
 
+/* The general plan of a rank may not show its input at all (the last rank of a chain adds and hands on): the direct one does. */
+static int silent_input(struct rank *r)
+{
+    struct memory m;
+    bool ok = open_memory(r, &m);
+    unsigned all = (1u << r->nranks) - 1;
+    for (unsigned at = 0; ok && at < 4; at++) {
+        unsigned in_place = at == 0 ? 0 : at == 1 ? all : at == 2 ? 1 : all & ~1u;
+        ok = try_one(r, &m, &(struct trial){65536, all, in_place, (int)at % 3, "push", true}) &&
+             try_one(r, &m, &(struct trial){1u << 20, all, in_place, (int)at % 3, "push", true}) &&
+             try_one(r, &m, &(struct trial){1u << 20, all & ~2u, in_place, (int)at % 3, "push", false});
+    }
+    close_memory(&m);
+    return !ok;
+}
+
 static int stop_rank;
 static _Atomic int stop_once;
 
@@ -182,7 +198,13 @@ static int given_up(struct rank *r)
     abci_hook = stop_in_reduce;
     atomic_store(&stop_once, 1);
     memset(m.out[1], 1, 65536);
-    int status = abc_allreduce(m.out[1], m.out[1], 16384, ABC_I32, ABC_SUM, comm);
+    abc_call call;
+    abc_call_init(&call, ABC_ALLREDUCE);
+    call.in = call.out = m.out[1];
+    call.count = 16384;
+    call.type = ABC_I32;
+    call.algorithm = "push"; /* a plan that stages its input would have an end for the others */
+    int status = abc_run(comm, &call);
     bool ok = check(r, status < 0, "an operation that a rank gave up: %s", abc_status_name(status));
     ok = ok && check(r, !abci_segment_find(m.out[1], 4, &at), "the output is still shared");
     memset(m.out[1], 0x77, 65536);
@@ -216,8 +238,14 @@ int main(int argc, char **argv)
 {
     static const char *const small_chunks[] = {"ABCOMM_CHUNK=64K", "ABCOMM_PVR=on", NULL};
     static const char *const streaming[] = {"ABCOMM_STORES=stream", NULL};
+    static const char *const others[][3] = {{"ABCOMM_ALGO=allreduce:chain", "ABCOMM_CHUNK=64K", NULL},
+                                            {"ABCOMM_ALGO=allreduce:recdbl", "ABCOMM_CHUNK=64K", NULL},
+                                            {"ABCOMM_ALGO=allreduce:ring", "ABCOMM_CHUNK=64K", NULL}};
     struct options o;
     options_read(argc, argv, &o);
+    for (int n = 2; n <= 5; n++)
+        for (int k = 0; k < 3; k++)
+            job_run(&(struct job){.name = "another general plan", .body = silent_input, .nranks = n, .environment = others[k]});
     for (int n = 2; n <= 5; n++) {
         job_run(&(struct job){.name = "sizes", .body = sizes, .nranks = n});
         job_run(&(struct job){.name = "sizes, small chunks", .body = sizes, .nranks = n, .environment = small_chunks});

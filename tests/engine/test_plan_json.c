@@ -45,6 +45,22 @@ static const char through_middle[] =
     "[{\"do\":\"publish\",\"src\":[\"in\",2,1],\"counter\":0,\"value\":1,\"readers\":[1],\"after\":[]}" OWN_BLOCK ","
     "{\"do\":\"fetch\",\"src\":[\"out\",0,2],\"dst\":[\"out\",0,2],\"peers\":[[1,1,1]],\"after\":[0]}]]}";
 
+/*
+ * Allreduce of two in two blocks: rank 1 sums both and stages both, but shows only the second. So it stages a block that lies
+ * before all that is shown.
+ */
+static const char stages_more[] =
+    "{\"abcomm_plan\":1,\"name\":\"more\",\"collective\":\"allreduce\",\"ranks\":2,\"root\":0,\"blocks\":2,\"temporaries\":0,"
+    "\"rank_order\":true,\"ordered\":true,\"stage_in_place\":[0,1],\"plan\":["
+    "[{\"do\":\"publish\",\"src\":[\"in\",0,2],\"counter\":0,\"value\":1,\"readers\":[1],\"after\":[]},"
+    "{\"do\":\"reduce\",\"src\":[\"in\",0,1],\"own\":[\"in\",0,1],\"own_at\":0,\"dst\":[\"out\",0,1],\"peers\":[[1,0,1]],"
+    "\"after\":[0],\"flags\":[\"final\"]},"
+    "{\"do\":\"fetch\",\"src\":[\"out\",1,1],\"dst\":[\"out\",1,1],\"peers\":[[1,1,1]],\"after\":[0]}],"
+    "[{\"do\":\"publish\",\"src\":[\"in\",0,1],\"counter\":0,\"value\":1,\"readers\":[0],\"after\":[]},"
+    "{\"do\":\"reduce\",\"src\":[\"in\",0,2],\"own\":[\"in\",0,2],\"own_at\":1,\"dst\":[\"out\",0,2],\"peers\":[[0,0,1]],"
+    "\"after\":[0],\"flags\":[\"final\",\"stage\"]},"
+    "{\"do\":\"publish\",\"src\":[\"out\",1,1],\"counter\":1,\"value\":1,\"readers\":[0],\"after\":[1],\"flags\":[\"staged\"]}]]}";
+
 /* The text without one step. */
 static char *without(const char *plan, const char *step)
 {
@@ -140,6 +156,39 @@ static int right(struct rank *r)
     return !(ok && check_status(r, abc_run(r->comm, &call), ABC_ERR_UNSUPPORTED, "a plan for another collective"));
 }
 
+/* What a step stages without anybody reading it there needs room, too: it must not lie on somebody else's memory. */
+static int staged_unread(struct rank *r)
+{
+    static const uint64_t sizes[] = {40, 3000, 16384, 100003, LARGEST};
+    bool ok = check_status(r, abc_comm_load_plan(r->comm, stages_more, 1), ABC_OK, "load");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && ok; i++) {
+        uint64_t n = sizes[i], bytes = n * 4;
+        char *mine = memory_for(r, true, bytes); /* the staging is likely to lie behind it */
+        int32_t *in = memory_for(r, false, bytes), *out = memory_for(r, false, bytes);
+        abc_call call;
+        abc_call_init(&call, ABC_ALLREDUCE);
+        call.in = in;
+        call.out = out;
+        call.count = n;
+        call.type = ABC_I32;
+        call.algorithm = "more";
+        memset(mine, 0x55, bytes);
+        for (uint64_t k = 0; k < n; k++)
+            in[k] = (int32_t)k * (r->rank + 1);
+        ok = check_status(r, abc_run(r->comm, &call), ABC_OK, "run");
+        for (uint64_t k = 0; k < n && ok; k++)
+            ok = check(r, out[k] == (int32_t)k * 3, "%llu elements: element %llu is %d", (unsigned long long)n,
+                       (unsigned long long)k, out[k]);
+        for (uint64_t k = 0; k < bytes && ok; k++)
+            ok = check(r, mine[k] == 0x55, "%llu elements: byte %llu of other memory was written", (unsigned long long)n,
+                       (unsigned long long)k);
+        give(mine, true);
+        give(in, false);
+        give(out, false);
+    }
+    return !ok;
+}
+
 /* ---- Wrong ---- */
 
 static int step_short_allreduce(struct rank *r)
@@ -203,6 +252,12 @@ int main(int argc, char **argv)
         job_run(
             &(struct job){.name = "plans by hand, no readv", .body = right, .nranks = 3, .threads = threads, .environment = off});
         job_run(&(struct job){.name = "plans by hand, readv", .body = right, .nranks = 3, .threads = threads, .environment = on});
+        job_run(&(struct job){.name = "staged, not read", .body = staged_unread, .nranks = 2, .threads = threads});
+        job_run(&(struct job){.name = "staged, not read, small chunks",
+                              .body = staged_unread,
+                              .nranks = 2,
+                              .threads = threads,
+                              .environment = small});
         job_run(&(struct job){.name = "a step short: no end", .body = step_short_allreduce, .nranks = 3, .threads = threads});
         job_run(&(struct job){.name = "a step short: wrong", .body = step_short_allgather, .nranks = 3, .threads = threads});
     }
