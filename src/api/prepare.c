@@ -190,9 +190,10 @@ static int make_scaled(const abc_call *c, struct extent e, struct abc_request *q
 
 void abci_scale(const struct abc_request *q)
 {
+    if (!q->unscaled) /* a message has no extents */
+        return;
     uint64_t n = q->extent[ABCI_IN] / q->shape.element;
-    if (q->unscaled)
-        abci_reduce_scale(q->reduction.type, (void *)q->in, q->unscaled, q->user.scalar, n);
+    abci_reduce_scale(q->reduction.type, (void *)q->in, q->unscaled, q->user.scalar, n);
 }
 
 /* Operations of the caller are told from each other by what every rank must have made alike. */
