@@ -216,8 +216,11 @@ static void explain(const struct bench *b, struct bench_row *row)
     struct layout l = lay_out(b, row, b->args.places == BENCH_IN_PLACE);
     abc_call call = call_of(b, row, &l);
     row->algorithm[0] = row->why[0] = 0;
-    if (abc_explain(b->comm, &call, text, sizeof text) != ABC_OK || sscanf(text, "%47s by %15s", row->algorithm, row->why) != 2)
+    if (abc_explain(b->comm, &call, text, sizeof text) != ABC_OK || sscanf(text, "%47s by %15[^;]", row->algorithm, row->why) != 2)
         snprintf(row->algorithm, sizeof row->algorithm, "-"); /* the call itself will tell why */
+    const char *direct = strstr(text, "; ");                  /* this rank's buffers are in the arena, and so are all others' */
+    if (direct && row->algorithm[0] != '-')
+        sscanf(direct, "; %47s", row->algorithm);
 }
 
 /* All samples of one row; both places and the hand-off alternate, so that they see the same machine. */

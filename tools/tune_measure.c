@@ -97,7 +97,7 @@ static bool known(const struct tune_case *c, const char *name, uint64_t chunk)
         unsigned long long theirs = 0;
         char algo[32] = "";
         sscanf(c->candidate[i].name, "%31[^@]@%llu", algo, &theirs);
-        if (strcmp(algo, name) == 0 && (theirs == chunk || (theirs >= c->bytes && chunk >= c->bytes)))
+        if (strcmp(algo, name) == 0 && (theirs == 0 || theirs == chunk || (theirs >= c->bytes && chunk >= c->bytes)))
             return true;
     }
     return false;
@@ -128,6 +128,9 @@ static int list_candidates(struct tune_job *job, struct tune_case *c)
         fprintf(stderr, "abcomm tune: %s\n", abc_last_error());
         return -1;
     }
+    const char *direct = strstr(text, "; "); /* the buffers of all ranks are in the arena */
+    if (direct)
+        sscanf(direct, "; %47s", c->candidate[0].name);
     for (int a = 0; abci_algos[a]; a++) {
         if (!eligible(job, abci_algos[a], c->collective))
             continue;

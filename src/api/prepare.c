@@ -368,7 +368,8 @@ ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t
     if (status == ABC_OK && q.message)
         snprintf(text, capacity, "message of %llu bytes", (unsigned long long)q.mail.bytes);
     else if (status == ABC_OK)
-        snprintf(text, capacity, "%s@%llu by %s%s", q.run->plan->name, (unsigned long long)q.chunk_bytes, abci_why_name(why),
-                 q.direct_run ? "; push if the buffers of all ranks lie so, too" : "");
+        snprintf(text, capacity, "%s@%llu by %s%s%s%s", q.run->plan->name, (unsigned long long)q.chunk_bytes, abci_why_name(why),
+                 q.direct_run ? "; " : "", q.direct_run ? q.direct_run->plan->name : "",
+                 q.direct_run ? " if the buffers of all ranks lie so, too" : "");
     return status;
 }

@@ -1,5 +1,5 @@
-/* run_internal.h - what the files of the executor share: run.c (claim, queue, driving), run_issue.c (header, staging), run_step.c
- * (steps). */
+/* run_internal.h - what the files of the executor share: run.c (claim, queue, driving), run_issue.c (header), run_stage.c
+ * (staging), run_offer.c (buffers in the arena), run_step.c (steps), run_tiny.c (the short cut). */
 #ifndef ABCI_RUN_INTERNAL_H
 #define ABCI_RUN_INTERNAL_H
 

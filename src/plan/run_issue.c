@@ -165,9 +165,9 @@ int abci_issue(struct abci_engine *e)
     inst->at_step = UINT32_MAX;
     inst->reader = 0;
     memset(inst->verified, 0, sizeof inst->verified[0] * (size_t)((e->shm->nranks + 63) / 64));
-    inst->offered = q->direct_run && q->issued == 0 && !e->header_stored;
     bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
     inst->flags = inline_flags(inst);
+    inst->offered = q->direct_run && q->issued == 0 && !laid_out && !inst->flags; /* a payload leaves no room for the offer */
     if (!laid_out || inst->flags) { /* what a header holds has not been laid out: the slot still says what its last user had */
         inst->region = NULL;
         inst->token = inst->gained = 0;

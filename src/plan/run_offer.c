@@ -57,7 +57,7 @@ int abci_offer_decide(struct abci_engine *e, struct abci_instance *inst)
         if (found <= 0)
             return found;
         const struct abci_header *h = &abci_shm_header(e->shm->peer[r].control, inst->sequence)->head;
-        all = h->arena & ABCI_ARENA_OFFER; /* never a payload header: those are shorter than any offer */
+        all = !(h->flags & ABCI_COUNTER_PAYLOAD) && h->arena & ABCI_ARENA_OFFER;
     }
     if (all)
         go_direct(e, inst);
@@ -72,8 +72,11 @@ void abci_offer_revoke(struct abci_instance *inst)
 {
     const struct abc_request *q = inst->request;
     inst->offered = false;
-    if (!abci_mutated("c8_pages_stay_shared"))
-        abci_segment_detach(q->out, q->shape.count * q->shape.element);
+    if (abci_mutated("c8_pages_stay_shared"))
+        return;
+    if (abci_segment_detach(q->out, q->shape.count * q->shape.element) != ABC_OK)
+        ABCI_LOG(ABCI_LOG_ERROR, "plan", -1, "a peer that is late may still write to the output at %p: %s", (void *)q->out,
+                 abci_error_text());
 }
 
 /*

@@ -14,7 +14,7 @@ _Static_assert(ABCI_PACKED == ABCI_INLINE_HEADER, "areas without gaps are those 
 
 #define REGION_SMALL (64u << 10)
 #define REGIONS_LARGE 4 /* per engine; more instances wait */
-/* Halves start off the page boundary: equal low address bits in user buffers make loads wait for stores. */
+/* Tokens start off the page boundary: equal low address bits in user buffers make loads wait for stores. */
 #define SWAP_SHIFT 3840
 
 static bool region_over(struct abci_engine *e, struct abci_region *r)

@@ -391,15 +391,18 @@ int abci_segment_detach(void *ptr, uint64_t bytes)
     int status = ABC_OK;
     void *copy =
         abci_fault("mmap detach") ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy == MAP_FAILED) {
-        status = abci_error_errno(ABC_ERR_MEMORY, "no memory to keep a late peer away from %llu bytes", (unsigned long long)bytes);
-    } else {
+    bool moved = false;
+    if (copy != MAP_FAILED) {
         memcpy(copy, ptr, bytes);
-        if (abci_fault("mremap detach") || mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, ptr) == MAP_FAILED) {
-            status = abci_error_errno(ABC_ERR_MEMORY, "pages cannot be taken away from a late peer");
+        moved = !abci_fault("mremap detach") && mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, ptr) != MAP_FAILED;
+        if (!moved)
             munmap(copy, bytes);
-        }
     }
+    /* Without memory for a copy the contents go, which are undefined after a failure: empty pages cost nothing until they are used.
+     */
+    if (!moved && (abci_fault("mmap empty") ||
+                   mmap(ptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED))
+        status = abci_error_errno(ABC_ERR_MEMORY, "%llu bytes cannot be taken away from a late peer", (unsigned long long)bytes);
     if (e && !e->detached) { /* also where it failed: the late peer must not write into somebody's next buffer */
         e->detached = true;
         atomic_fetch_add_explicit(&detachments, 1, memory_order_relaxed);

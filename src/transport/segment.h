@@ -21,7 +21,7 @@ struct abci_segment_head {
     uint64_t magic;
     uint64_t id[2];
     uint32_t pid;
-    _Atomic uint32_t windows; /* release: the window's row is complete; acquire in map_window */
+    _Atomic uint32_t windows; /* release: the window's row is complete; acquire in abci_segment_at */
     struct {
         uint64_t offset, bytes;
     } window[ABCI_SEGMENT_WINDOWS];
@@ -48,8 +48,9 @@ bool abci_segment_find(const void *ptr, uint64_t bytes, uint64_t *offset);
 /* May peers be let write to [ptr, ptr + bytes), found by abci_segment_find? It begins at a page, and what is behind it on its last
  * page belongs to nobody. */
 bool abci_segment_whole(const void *ptr, uint64_t bytes);
-/* Give pages up that peers may still write to: the same addresses and contents, but private from now on; what peers write there
- * reaches nobody. abci_segment_find does not find them any more. ABC_ERR_MEMORY when that cannot be done: they stay shared. */
+/* Give pages up that peers may still write to: the same addresses, but private from now on; what peers write there reaches nobody.
+ * The contents stay unless there is no memory for a copy. abci_segment_find does not find them any more. ABC_ERR_MEMORY when the
+ * kernel refuses even empty pages: then they stay shared, and their place is never used again. */
 int abci_segment_detach(void *ptr, uint64_t bytes);
 
 /* List a control block for `abcomm inspect`; remove it again. */
