@@ -40,6 +40,70 @@ def collectives(comm):
     comm.barrier()
 
 
+def rooted(comm):
+    """Collectives with a root and prefixes, in place and not, against NumPy."""
+    rank, size = comm.rank, comm.size
+    for count in (0, 1, 1000, 50_000):
+        whole = np.arange(size * size * count, dtype="f4").reshape(size, size * count) % 61
+        mine, out, block = whole[rank].copy(), np.empty(size * count, "f4"), np.empty(count, "f4")
+        for root in range(size):
+            here = rank == root
+            assert comm.reduce(mine, out if here else None, root=root) is (out if here else None)
+            assert not here or (out == whole.sum(0)).all()
+            inplace = mine.copy()
+            comm.reduce(inplace, op="max", root=root)
+            assert (inplace == (whole.max(0) if here else mine)).all()
+            assert comm.gather(mine[:count], out, root) is (out if here else None)
+            assert not here or (out.reshape(size, count) == whole[:, :count]).all()
+            comm.gather(None if here else mine[:count], out, root)
+            assert comm.scatter(mine if here else None, block, root=root) is block
+            assert (block == whole[root][rank * count:][:count]).all()
+        assert comm.alltoall(mine, out) is out
+        assert (out.reshape(size, count) == whole.reshape(size, size, count)[:, rank]).all()
+        assert (comm.alltoall(mine.copy()) == out).all()
+        assert (comm.scan(mine, out) == whole[:rank + 1].sum(0)).all()
+        out[:] = 5
+        comm.exscan_start(mine, out).wait()
+        assert (out == (whole[:rank].sum(0) if rank else 5)).all()
+
+
+def messages(comm):
+    """By source and tag, any of both, shorter than the array, started, exchanged, refused."""
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 1, 1000, 100_000):
+        x, y = np.full(count, rank, "f4"), np.empty(count + 1, "f4")
+        got = comm.sendrecv(x, right, y, left, 3, 3)
+        assert got == (left, 3, count) and (y[:count] == left).all() and comm.sendrecv(x, left, y, right).tag == 0
+        wait = comm.recv_request(y).start()
+        comm.send_start(x, right, 9).wait()
+        assert wait.wait() == wait.wait() == (left, 9, count) and isinstance(wait.wait(), abcomm.Received)
+        comm.barrier()
+    if rank == 0:
+        for _ in range(2 * (size - 1)):
+            got = comm.recv(y, abcomm.ANY_SOURCE, 8)
+            assert got.tag == 8 and y[0] == got.source == got.count
+    else:
+        comm.send(np.full(rank, rank, "f4"), 0, tag=8)
+        comm.send_request(np.full(rank, rank, "f4"), 0, tag=8).start().wait()
+    wait = comm.recv_start(y, rank)
+    comm.send(np.ones(3, "f4"), rank, 2)
+    assert wait.wait() == (rank, 2, 3)
+    comm.send(np.ones(3, "f4"), rank, 1)
+    try:
+        comm.recv(np.ones(2, "f4"), rank)
+        raise AssertionError("a long message was not refused")
+    except abcomm.MismatchError:
+        comm.barrier()
+    for wrong in (lambda: comm.send(x, size), lambda: comm.send(x, abcomm.ANY_SOURCE), lambda: comm.recv(y, size),
+                  lambda: comm.sendrecv(x, right, y, -2), lambda: comm.send(x, right, -1)):
+        try:
+            wrong()
+        except abcomm.ArgumentError:
+            continue
+        raise AssertionError("a wrong rank or tag was taken")
+
+
 def types(comm):
     """Every element type that the library and NumPy share, summed."""
     import ml_dtypes

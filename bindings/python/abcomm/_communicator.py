@@ -1,6 +1,6 @@
 """_communicator.py - the collectives with their names, defaults and documentation, over the three raw calls of the extension.
 
-Every collective comes in three forms: `name` blocks, `name_start` returns a started Request, `name_request` returns a Request that
+Every collective and every message comes in three forms: `name` blocks, `name_start` returns a started Request, `name_request` returns a Request that
 is not started yet. Options are keywords, the same everywhere: see Options and RequestOptions.
 """
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack
 
 from abcomm import _abcomm
-from abcomm._abcomm import Request, ScaledSum, collectives
+from abcomm._abcomm import Received, Request, ScaledSum, collectives
 
 # What has the buffer protocol or DLPack, or (address, count, dtype). Python has no type for "any of these".
 Array: TypeAlias = Any
@@ -34,11 +34,33 @@ class RequestOptions(Options, total=False):
     callback: Callback | None
 
 
+class MessageOptions(TypedDict, total=False):
+    """What send and recv take by keyword."""
+
+    timeout: float  # as in Options
+
+
+class MessageRequestOptions(MessageOptions, total=False):
+    """What send_start, recv_start and their requests take by keyword."""
+
+    callback: Callback | None  # as in RequestOptions
+
+
+ANY_SOURCE = -1
+ANY_TAG = -1
 _ALLREDUCE = collectives["allreduce"]
 _REDUCE_SCATTER = collectives["reduce_scatter"]
 _ALLGATHER = collectives["allgather"]
 _BROADCAST = collectives["broadcast"]
 _BARRIER = collectives["barrier"]
+_REDUCE = collectives["reduce"]
+_GATHER = collectives["gather"]
+_SCATTER = collectives["scatter"]
+_ALLTOALL = collectives["alltoall"]
+_SCAN = collectives["scan"]
+_EXSCAN = collectives["exscan"]
+_SEND = collectives["send"]
+_RECV = collectives["recv"]
 
 
 class Exchange(Protocol):
@@ -144,6 +166,132 @@ class Communicator(_abcomm.Communicator):
     def broadcast_request(self, array: Array, out: Array = None, root: int = 0, **options: Unpack[RequestOptions]) -> Request:
         """broadcast, to be started by the request's start()."""
         return self.prepare(_BROADCAST, array, out, None, root, **options)
+
+    # ---- reduce
+
+    def reduce(self, array: Array, out: Array = None, op: Op = "sum", root: int = 0, **options: Unpack[Options]) -> Any:
+        """Reduce over all ranks; root gets the result, in `out` or, without it, in `array`. Others get None."""
+        return self.run(_REDUCE, array, out, op, root, **options)
+
+    def reduce_start(self, array: Array, out: Array = None, op: Op = "sum", root: int = 0,
+                     **options: Unpack[RequestOptions]) -> Request:
+        """reduce, started."""
+        return self.start(_REDUCE, array, out, op, root, **options)
+
+    def reduce_request(self, array: Array, out: Array = None, op: Op = "sum", root: int = 0,
+                       **options: Unpack[RequestOptions]) -> Request:
+        """reduce, to be started by the request's start()."""
+        return self.prepare(_REDUCE, array, out, op, root, **options)
+
+    # ---- gather
+
+    def gather(self, array: Array | None, out: Array = None, root: int = 0, **options: Unpack[Options]) -> Any:
+        """Every rank's `array`, one after another by rank, in root's `out`. Root's `array` None: it lies in its place there."""
+        return self.run(_GATHER, array, out, None, root, **options)
+
+    def gather_start(self, array: Array | None, out: Array = None, root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """gather, started."""
+        return self.start(_GATHER, array, out, None, root, **options)
+
+    def gather_request(self, array: Array | None, out: Array = None, root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """gather, to be started by the request's start()."""
+        return self.prepare(_GATHER, array, out, None, root, **options)
+
+    # ---- scatter
+
+    def scatter(self, array: Array | None, out: Array, root: int = 0, **options: Unpack[Options]) -> Any:
+        """Block r of root's `array` goes to rank r's `out`, which on root may be that block. Others' `array` is ignored."""
+        return self.run(_SCATTER, array, out, None, root, **options)
+
+    def scatter_start(self, array: Array | None, out: Array, root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """scatter, started."""
+        return self.start(_SCATTER, array, out, None, root, **options)
+
+    def scatter_request(self, array: Array | None, out: Array, root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """scatter, to be started by the request's start()."""
+        return self.prepare(_SCATTER, array, out, None, root, **options)
+
+    # ---- alltoall
+
+    def alltoall(self, array: Array, out: Array = None, **options: Unpack[Options]) -> Any:
+        """Block r of `array` goes to rank r; block r of `out` or, without it, of `array`, comes from there."""
+        return self.run(_ALLTOALL, array, out, **options)
+
+    def alltoall_start(self, array: Array, out: Array = None, **options: Unpack[RequestOptions]) -> Request:
+        """alltoall, started."""
+        return self.start(_ALLTOALL, array, out, **options)
+
+    def alltoall_request(self, array: Array, out: Array = None, **options: Unpack[RequestOptions]) -> Request:
+        """alltoall, to be started by the request's start()."""
+        return self.prepare(_ALLTOALL, array, out, **options)
+
+    # ---- scan
+
+    def scan(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[Options]) -> Any:
+        """Reduce over ranks 0 to this one."""
+        return self.run(_SCAN, array, out, op, **options)
+
+    def scan_start(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
+        """scan, started."""
+        return self.start(_SCAN, array, out, op, **options)
+
+    def scan_request(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
+        """scan, to be started by the request's start()."""
+        return self.prepare(_SCAN, array, out, op, **options)
+
+    # ---- exscan
+
+    def exscan(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[Options]) -> Any:
+        """Reduce over the ranks before this one; rank 0's output is left alone."""
+        return self.run(_EXSCAN, array, out, op, **options)
+
+    def exscan_start(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
+        """exscan, started."""
+        return self.start(_EXSCAN, array, out, op, **options)
+
+    def exscan_request(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
+        """exscan, to be started by the request's start()."""
+        return self.prepare(_EXSCAN, array, out, op, **options)
+
+    # ---- send
+
+    def send(self, array: Array, dest: int, tag: int = 0, **options: Unpack[MessageOptions]) -> None:
+        """Send to a rank. Returns when `array` may be written again, which says nothing about the receiver."""
+        self.run(_SEND, array, None, None, dest, tag=tag, **options)
+
+    def send_start(self, array: Array, dest: int, tag: int = 0, **options: Unpack[MessageRequestOptions]) -> Request:
+        """send, started."""
+        return self.start(_SEND, array, None, None, dest, tag=tag, **options)
+
+    def send_request(self, array: Array, dest: int, tag: int = 0, **options: Unpack[MessageRequestOptions]) -> Request:
+        """send, to be started by the request's start()."""
+        return self.prepare(_SEND, array, None, None, dest, tag=tag, **options)
+
+    # ---- recv
+
+    def recv(self, array: Array, source: int = ANY_SOURCE, tag: int = ANY_TAG, **options: Unpack[MessageOptions]) -> Received:
+        """Receive a message of at most the length of `array`; tells its source, tag and number of elements."""
+        received: Received = self.run(_RECV, None, array, None, source, tag=tag, **options)
+        return received
+
+    def recv_start(self, array: Array, source: int = ANY_SOURCE, tag: int = ANY_TAG,
+                   **options: Unpack[MessageRequestOptions]) -> Request:
+        """recv, started."""
+        return self.start(_RECV, None, array, None, source, tag=tag, **options)
+
+    def recv_request(self, array: Array, source: int = ANY_SOURCE, tag: int = ANY_TAG,
+                     **options: Unpack[MessageRequestOptions]) -> Request:
+        """recv, to be started by the request's start()."""
+        return self.prepare(_RECV, None, array, None, source, tag=tag, **options)
+
+    def sendrecv(self, array: Array, dest: int, out: Array, source: int = ANY_SOURCE, send_tag: int = 0, recv_tag: int = ANY_TAG,
+                 **options: Unpack[MessageOptions]) -> Received:
+        """Send `array` and receive into `out`, in any order, so that ranks that exchange do not wait for each other."""
+        send = self.send_request(array, dest, send_tag, **options)  # both are checked before one is under way
+        recv = self.recv_request(out, source, recv_tag, **options).start()
+        send.start().wait()
+        received: Received = recv.wait()
+        return received
 
     # ---- barrier
 

@@ -13,17 +13,19 @@ enum { NONE, ONE, ALL, ROOT_ONE, ROOT_ALL };
 struct row {
     const char *name;
     unsigned char in, out;
-    bool reduces, rooted;
+    bool reduces, rooted; /* rooted: has a root, or the other rank of a message */
 };
 static const struct row rows[] = {
     {"allreduce", ONE, ONE, true, false},      {"reduce_scatter", ALL, ONE, true, false}, {"allgather", ONE, ALL, false, false},
     {"broadcast", ROOT_ONE, ONE, false, true}, {"barrier", NONE, NONE, false, false},     {"reduce", ONE, ROOT_ONE, true, true},
     {"gather", ONE, ROOT_ALL, false, true},    {"scatter", ROOT_ALL, ONE, false, true},   {"alltoall", ALL, ALL, false, false},
-    {"scan", ONE, ONE, true, false},           {"exscan", ONE, ONE, true, false},
+    {"scan", ONE, ONE, true, false},           {"exscan", ONE, ONE, true, false},         {"send", ONE, NONE, false, true},
+    {"recv", NONE, ONE, false, true},
 };
-enum { ROWS = sizeof rows / sizeof rows[0], NUMBERS = 64 };
+enum { ROWS = sizeof rows / sizeof rows[0], NUMBERS = ABC_RECV + 1 };
 static const struct row *by_number[NUMBERS];
 static PyObject *ops, *collectives; /* dict: name to number */
+static PyTypeObject *received_type;
 
 static int add_name(PyObject *dict, const char *name, int number)
 {
@@ -33,9 +35,22 @@ static int add_name(PyObject *dict, const char *name, int number)
     return failed;
 }
 
+static int add_received(PyObject *module)
+{
+    static PyStructSequence_Field fields[] = {{"source", "The sender."},
+                                              {"tag", "The message's tag."},
+                                              {"count", "Elements of the message; what is behind them in the array is as it was."},
+                                              {NULL, NULL}};
+    static PyStructSequence_Desc desc = {"abcomm.Received", "What a receive has brought.", fields, 3};
+    received_type = PyStructSequence_NewType(&desc);
+    return received_type ? PyModule_AddObjectRef(module, "Received", (PyObject *)received_type) : -1;
+}
+
 int abcpy_calls_add(PyObject *module)
 {
     const char *name;
+    if (add_received(module) != 0)
+        return -1;
     ops = PyDict_New();
     collectives = PyDict_New();
     if (!ops || !collectives)
@@ -43,11 +58,11 @@ int abcpy_calls_add(PyObject *module)
     for (int i = 0; i < ABC_OP_USER && (name = abc_op_name((abc_op)i)) && *name != '?'; i++)
         if (add_name(ops, name, i) != 0)
             return -1;
-    for (int i = 0; i < NUMBERS && (name = abc_collective_name((abc_collective)i)) && *name != '?'; i++)
+    for (int i = 0; i < NUMBERS; i++)
         for (int r = 0; r < ROWS; r++)
-            if (strcmp(rows[r].name, name) == 0) {
+            if (strcmp(rows[r].name, abc_collective_name((abc_collective)i)) == 0) {
                 by_number[i] = &rows[r];
-                if (add_name(collectives, name, i) != 0)
+                if (add_name(collectives, rows[r].name, i) != 0)
                     return -1;
             }
     return PyModule_AddObjectRef(module, "ops", ops) || PyModule_AddObjectRef(module, "collectives", collectives) ? -1 : 0;
@@ -165,13 +180,13 @@ static void set_pointers(const struct row *row, struct place p, bool has_in, boo
 }
 
 /*
- * One array given where input and output are equally large: it is both. Collectives whose input is smaller (allgather) take the
- * output alone; those whose output is smaller need both.
+ * One array given where input and output are equally large: it is both; of a receive it is the output. Collectives whose input is
+ * smaller (allgather) take the output alone; those whose output is smaller need both.
  */
 static int take_arrays(const struct row *row, struct place p, const struct abcpy_arguments *a, struct abcpy_call *c)
 {
     PyObject *in = a->at[ABCPY_IN], *out = a->at[ABCPY_OUT];
-    bool same = (row->in == ONE || row->in == ROOT_ONE) && (row->out == ONE || row->out == ROOT_ONE);
+    bool one = row->in != ALL && row->in != ROOT_ALL, same = one ? row->out == ONE || row->out == ROOT_ONE : row->out == row->in;
     if (in && !out && same && exists(row->out, p)) {
         out = in;
         in = NULL;
@@ -240,6 +255,20 @@ static int take_op(PyObject *object, struct abcpy_call *c)
     return number < 0 ? -1 : 0;
 }
 
+/* The root of a collective, or the other rank of a message. */
+static int take_root(const struct row *row, int size, PyObject *object, struct abcpy_call *c)
+{
+    abc_collective kind = c->call.collective;
+    const char *what = kind == ABC_SEND ? "destination" : kind == ABC_RECV ? "source" : "root";
+    long root = PyLong_AsLong(object);
+    if (root == -1 && PyErr_Occurred())
+        return -1;
+    if ((root < 0 || root >= size) && !(kind == ABC_RECV && root == ABC_ANY_SOURCE))
+        return abcpy_raise(ABC_ERR_ARGUMENT, "%s: %s %ld is not a rank; there are %d", row->name, what, root, size), -1;
+    c->call.root = (int)root;
+    return 0;
+}
+
 static int take(int rank, int size, const struct abcpy_arguments *a, struct abcpy_call *c)
 {
     long number = a->at[ABCPY_COLLECTIVE] ? number_of(a->at[ABCPY_COLLECTIVE], collectives, "collective") : -1;
@@ -253,15 +282,11 @@ static int take(int rank, int size, const struct abcpy_arguments *a, struct abcp
     abc_call_init(&c->call, (abc_collective)number);
     if (row->reduces && a->at[ABCPY_OP] && take_op(a->at[ABCPY_OP], c) != 0)
         return -1;
-    if (row->rooted && a->at[ABCPY_ROOT]) {
-        long root = PyLong_AsLong(a->at[ABCPY_ROOT]);
-        if (root == -1 && PyErr_Occurred())
-            return -1;
-        if (root < 0 || root >= size)
-            return abcpy_raise(ABC_ERR_ARGUMENT, "%s: root %ld is not a rank; there are %d", row->name, root, size), -1;
-        c->call.root = p.root = (int)root;
-    }
-    if (row->in == NONE)
+    if (row->rooted && a->at[ABCPY_ROOT] && take_root(row, size, a->at[ABCPY_ROOT], c) != 0)
+        return -1;
+    p.root = c->call.root;
+    c->call.received = number == ABC_RECV ? &c->received : NULL;
+    if (row->in == NONE && row->out == NONE)
         c->result = Py_NewRef(Py_None);
     else if (take_arrays(row, p, a, c) != 0)
         return -1;
@@ -276,6 +301,23 @@ int abcpy_call_take(int rank, int size, const struct abcpy_arguments *a, struct 
         return 0;
     abcpy_call_release(c);
     return -1;
+}
+
+PyObject *abcpy_call_result(const struct abcpy_call *c)
+{
+    if (!c->call.received)
+        return Py_NewRef(c->result);
+    const unsigned long long number[] = {(unsigned long long)c->received.source, (unsigned long long)c->received.tag,
+                                         (unsigned long long)c->received.count};
+    PyObject *told = PyStructSequence_New(received_type);
+    for (int i = 0; told && i < 3; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(number[i]);
+        if (value)
+            PyStructSequence_SetItem(told, i, value);
+        else
+            Py_CLEAR(told);
+    }
+    return told;
 }
 
 void abcpy_call_release(struct abcpy_call *c)

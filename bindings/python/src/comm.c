@@ -151,7 +151,7 @@ static PyObject *comm_run(PyObject *self, PyObject *const *args, Py_ssize_t narg
         Py_BEGIN_ALLOW_THREADS;
         status = abc_run(c->comm, &call.call);
         Py_END_ALLOW_THREADS;
-        result = status == ABC_OK ? Py_NewRef(call.result) : abcpy_comm_raise(c, status);
+        result = status == ABC_OK ? abcpy_call_result(&call) : abcpy_comm_raise(c, status);
         abcpy_call_release(&call);
     }
     abcpy_comm_leave(c);

@@ -69,9 +69,10 @@ void abcpy_exchange_close(struct abcpy_exchange *exchange);
 struct abcpy_call {
     abc_call call;
     struct abcpy_array in, out;
-    PyObject *result;    /* what a completed operation returns: the output as it was passed, or None */
+    PyObject *result;    /* the output as it was passed, or None */
     PyObject *algorithm; /* keeps call.algorithm alive */
     PyObject *op;        /* keeps call.op, if it is an object */
+    abc_received received;
 };
 /* The arguments of run, start and prepare, in the order of their positions. */
 enum {
@@ -95,6 +96,8 @@ int abcpy_calls_add(PyObject *module);
 int abcpy_arguments_take(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, struct abcpy_arguments *arguments);
 /* 0, or -1 with an exception and nothing to release. */
 int abcpy_call_take(int rank, int size, const struct abcpy_arguments *arguments, struct abcpy_call *call);
+/* What a completed operation returns: the output as it was passed, None, or for a receive a Received. NULL with an exception. */
+PyObject *abcpy_call_result(const struct abcpy_call *call);
 void abcpy_call_release(struct abcpy_call *call);
 
 /* ---- comm.c ---- */

@@ -289,7 +289,7 @@ static PyObject *request_wait(PyObject *self, PyObject *unused)
     if (!f)
         return NULL;
     int status = flight_advance(f, false);
-    PyObject *result = status == ABC_OK ? Py_NewRef(f->call.result) : abcpy_comm_raise(r->comm, status);
+    PyObject *result = status == ABC_OK ? abcpy_call_result(&f->call) : abcpy_comm_raise(r->comm, status);
     abcpy_comm_leave(r->comm);
     return result;
 }
