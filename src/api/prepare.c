@@ -263,6 +263,7 @@ static void fill_request(abc_comm *comm, const abc_call *c, struct extent e, uin
     q->extent[ABCI_OUT] = e.out;
     if (ABCI_UNLIKELY(q->counts != NULL))
         fit_counts(comm, q);
+    q->room = (struct abci_room){e.in, e.out, e.in_shift - e.out_shift};
     find_memory(comm, e, q);
     q->timeout = c->timeout > 0 ? c->timeout : comm->timeout;
     q->callback = c->callback;

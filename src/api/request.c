@@ -52,19 +52,19 @@ static int run_late(abc_comm *comm, const abc_call *call)
     return abci_report(&q, abci_engine_run_late(&comm->engine, &q));
 }
 
-/* An allreduce that may fit a header, with no option set: the engine may know it already. */
+/* A call that may be short, with no option set: the engine may know it already. */
 static bool maybe_tiny(const abc_comm *comm, const abc_call *c)
 {
-    return comm && c && c->size == sizeof *c && c->collective == ABC_ALLREDUCE && c->count <= ABCI_TINY_MAX && c->in && c->out &&
-           !c->algorithm && !c->callback && !c->preserve && c->timeout == 0 && c->tag == 0 && !c->codec && !c->stream &&
-           c->priority == 0 && comm->fork_generation == abci_fork_generation;
+    return comm && c && c->size == sizeof *c && c->count <= ABCI_TINY_MAX && !c->algorithm && !c->callback && !c->preserve &&
+           c->timeout == 0 && c->tag == 0 && !c->codec && !c->stream && c->priority == 0 &&
+           comm->fork_generation == abci_fork_generation;
 }
 
 ABC_API int abc_run(abc_comm *comm, const abc_call *call)
 {
     struct abc_request q;
     if (maybe_tiny(comm, call)) {
-        int tiny = abci_engine_run_tiny(&comm->engine, call->in, call->out, call->count, call->type, call->op);
+        int tiny = abci_engine_run_tiny(&comm->engine, call);
         if (ABCI_LIKELY(tiny == ABC_OK || tiny == ABCI_LATE))
             return tiny == ABC_OK ? tiny : run_late(comm, call);
     }
@@ -86,22 +86,22 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
 }
 
 /*
- * A spare request still holds what it was prepared for. When this call is a short, plain allreduce of the same kind only the
+ * A spare request still holds what it was prepared for. When this call is a short, plain one of the same kind only the
  * buffers differ, and neither the checks nor the choice are due again: both depend on the kind alone, and on buffers that are
  * looked at here.
  */
 static bool reuse(const abc_comm *comm, const abc_call *c, struct abc_request *q)
 {
-    if (!maybe_tiny(comm, c) || !q->run || !q->plain || q->reduction.user || q->id.collective != ABC_ALLREDUCE ||
-        q->id.count != c->count || q->reduction.type != c->type || q->reduction.op != c->op)
+    const struct abci_room *room = &q->room;
+    if (!maybe_tiny(comm, c) || !q->run || !q->plain || q->reduction.user || q->shape.vector || q->id.collective != c->collective ||
+        q->id.count != c->count || q->reduction.type != c->type || q->reduction.op != c->op || q->id.root != (uint32_t)c->root)
         return false;
-    uint64_t bytes = q->shape.count * q->shape.element;
-    uintptr_t in = (uintptr_t)c->in, out = (uintptr_t)c->out, apart = in > out ? in - out : out - in;
-    if (bytes == 0 || bytes > ABCI_EAGER || c->in == ABC_IN_PLACE || c->out == ABC_IN_PLACE || (apart > 0 && apart < bytes))
+    if (room->in > ABCI_EAGER || room->out > ABCI_EAGER || c->in == ABC_IN_PLACE || c->out == ABC_IN_PLACE ||
+        (room->in && !c->in) || (room->out && !c->out) || !abci_room_fits(room, c->in, c->out))
         return false;
     q->in = c->in;
     q->out = c->out;
-    q->in_place = apart == 0;
+    q->in_place = room->in > 0 && room->out > 0 && (uintptr_t)c->out - (uintptr_t)c->in == room->apart;
     q->id.in_place = q->in_place;
     return true;
 }

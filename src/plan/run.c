@@ -592,11 +592,14 @@ int abci_engine_run(struct abci_engine *e, struct abc_request *q)
     return run_claimed(e, q);
 }
 
-int abci_engine_run_tiny(struct abci_engine *e, const void *in, void *out, uint64_t count, abc_type type, abc_op op)
+int abci_engine_run_tiny(struct abci_engine *e, const abc_call *call)
 {
+    const char *in;
+    char *out;
     if (!try_claim(e))
         return ABC_PENDING;
-    int status = abci_tiny_like(e, in, out, count, type, op) ? abci_tiny_run(e, in, out) : ABC_PENDING;
+    struct abci_tiny *t = abci_tiny_like(e, call, &in, &out);
+    int status = t ? abci_tiny_run(e, t, in, out) : ABC_PENDING;
     if (status != ABCI_LATE)
         release_claim(e);
     return status;
@@ -608,18 +611,19 @@ int abci_engine_run_late(struct abci_engine *e, struct abc_request *q)
 }
 
 /*
- * A short allreduce like the last one, on an idle engine: only its header is stored now, end_short or abci_issue does the rest.
+ * A short call like one before, on an idle engine: only its header is stored now, end_short or abci_issue does the rest.
  * With a progress thread the general machine starts it: who ends it is open then.
  */
 static bool begin_short(struct abci_engine *e, struct abc_request *q)
 {
-    if (!q->plain || q->counted || q->id.collective != ABC_ALLREDUCE || e->queue || e->active)
+    if (!q->plain || q->counted || e->queue || e->active)
         return false;
-    if (!abci_tiny_like(e, q->in, q->out, q->id.count, q->reduction.type, q->reduction.op)) {
+    struct abci_tiny *t = abci_tiny_known(e, q);
+    if (!t) {
         abci_tiny_learn(e, q);
         return false;
     }
-    if (!abci_tiny_begin(e, q->in, q->out))
+    if (!abci_tiny_begin(e, t, q->in))
         return false;
     q->first_sequence = e->next_sequence; /* abci_issue would set the same */
     return true;

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "diag/event.h"
 #include "plan/part.h"
 #include "plan/plan.h"
 #include "reduce/reduce.h"
@@ -46,6 +47,17 @@ struct abci_machine {
  */
 void abci_probe(struct abci_shm *shm, struct abci_machine *machine);
 
+/* What a call reads and writes here in bytes, and how far the output lies behind the input when they are one (modulo 2^64). */
+struct abci_room {
+    uint64_t in, out, apart;
+};
+/* In place, or apart from each other? */
+static inline bool abci_room_fits(const struct abci_room *room, const void *in, const void *out)
+{
+    uint64_t apart = (uint64_t)((uintptr_t)out - (uintptr_t)in);
+    return apart == room->apart || apart - room->in <= 0 - (room->in + room->out) || room->in == 0 || room->out == 0;
+}
+
 enum abci_request_state {
     ABCI_REQUEST_IDLE,
     ABCI_REQUEST_STARTED,
@@ -64,6 +76,7 @@ struct abc_request {
     struct abci_user_op user;
     const char *in;
     char *out;
+    struct abci_room room;
     uint64_t direct[2]; /* offset of in, out in the own segment */
     bool is_direct[2];
     const struct abci_runnable *direct_run; /* for buffers in the arena on all ranks; NULL: this rank does not offer its own */
@@ -122,14 +135,32 @@ struct abci_counts {
  */
 int abci_counts_settle(struct abci_engine *engine, struct abc_request *request);
 
-/* run_tiny.c: the last short call, kept for the next one like it. bytes 0: nothing. */
 #define ABCI_EAGER (16 << 10) /* IN areas up to this size are staged before the header is stored */
 #define ABCI_TINY_MAX ABCI_EAGER
+#define ABCI_TINY_KINDS 16 /* a power of two; two kinds may want the same place, then each makes the other forgotten */
+
+/* What is left to do when the peers' pieces are known. NONE: an empty place. */
+enum abci_tiny_work { ABCI_TINY_NONE, ABCI_TINY_REDUCE, ABCI_TINY_MOVE };
+
+/* run_learn.c: a short call, kept for the next one like it; run_tiny.c does it. IN and OUT are the caller's buffers here. */
 struct abci_tiny {
-    uint32_t bytes;
-    uint32_t chain;          /* of the header that is out, while header_stored */
-    bool staged;             /* no header holds it */
-    struct abc_request like; /* the call as it was prepared; its buffers mean nothing any more */
+    uint8_t work;
+    bool staged;                    /* this rank's input does not fit its header: it is staged */
+    bool reads_staged;              /* so do the inputs that it reads */
+    bool moves_own;                 /* MOVE: from IN + own to OUT + own_to, too */
+    uint16_t first, end;            /* peers that are waited for and read; this rank among them is left out */
+    uint16_t wanted;                /* what their counter 0 must say */
+    uint32_t shown;                 /* bytes of IN in the own header */
+    uint32_t lines;                 /* bytes of IN in a peer's header; 0: no more than its first line holds */
+    uint32_t at, piece;             /* which bytes of a peer's area of IN are read */
+    uint32_t own, own_to, to, step; /* MOVE: peer r's go to OUT + to + (r - first) * step */
+    struct {                        /* to staging: so many pieces of IN, one behind another there */
+        uint32_t pieces, from, to, bytes, stride, base, room; /* base: where staging begins in the area; room: its bytes */
+    } copy;
+    struct abci_header header; /* the own one, as far as it is known before: from `collective` to `count` */
+    uint64_t wants, mask;      /* the same bytes of a peer's up to counter0, and which of them are compared */
+    struct abci_event record;  /* what both records of the call have in common */
+    struct abc_request like;   /* the call as it was prepared; its buffers mean nothing any more */
 };
 
 struct abci_instance;
@@ -167,17 +198,19 @@ struct abci_engine {
     int nblocked;
     uint64_t is_blocked[ABCI_MAX_RANKS / 64];
     struct abci_waiting waiting;
-    int suspect;            /* peer that looked dead at the last look, -1 */
-    const void **sources;   /* operands of the reduction under way */
-    struct source *located; /* where each peer's piece of it lies */
-    char *gather;           /* header payloads longer than a line */
-    char *remote;           /* tiles read by process_vm_readv */
-    int status;             /* ABC_OK, or why the communicator ended */
-    bool undecided;         /* the queue's first operation takes one sequence or several: see run_offer.c */
-    bool header_stored;     /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
-    struct abci_tiny tiny;
-    struct abci_mailroom *mail; /* messages to and from one peer */
-    uint32_t messages;          /* of those, started and not complete */
+    int suspect;                 /* peer that looked dead at the last look, -1 */
+    const void **sources;        /* operands of the reduction under way */
+    struct source *located;      /* where each peer's piece of it lies */
+    char *gather;                /* header payloads longer than a line */
+    char *remote;                /* tiles read by process_vm_readv */
+    int status;                  /* ABC_OK, or why the communicator ended */
+    bool undecided;              /* the queue's first operation takes one sequence or several: see run_offer.c */
+    bool header_stored;          /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
+    struct abci_tiny *short_out; /* whose header that is, and the chain up to it */
+    uint32_t short_chain;
+    struct abci_tiny tiny[ABCI_TINY_KINDS]; /* by kind of call, see run_learn.c */
+    struct abci_mailroom *mail;             /* messages to and from one peer */
+    uint32_t messages;                      /* of those, started and not complete */
 };
 
 int abci_engine_open(struct abci_engine *engine, struct abci_shm *shm, uint32_t seed);
@@ -187,15 +220,15 @@ int abci_engine_allow_remote(struct abci_engine *engine);
 /* Run a prepared request to its end on this thread; returns its status. */
 int abci_engine_run(struct abci_engine *engine, struct abc_request *request);
 /*
- * The same for an allreduce like the last one that fits a header, prepared already. ABC_OK; ABC_PENDING: nothing has happened;
+ * The same for a short call with no option set, if one like it has been prepared before. ABC_OK; ABC_PENDING: nothing has happened;
  * ABC_ERR_PEER: the communicator has ended; ABCI_LATE: the header is stored, a peer is late, the claim stays with the caller, who
  * must go on with the same call by abci_engine_run_late.
  */
 #define ABCI_LATE 2
-int abci_engine_run_tiny(struct abci_engine *engine, const void *in, void *out, uint64_t count, abc_type type, abc_op op);
+int abci_engine_run_tiny(struct abci_engine *engine, const abc_call *call);
 int abci_engine_run_late(struct abci_engine *engine, struct abc_request *request);
 /*
- * Start without blocking; wait and test below complete it. Of a short allreduce that the engine knows only the header is stored
+ * Start without blocking; wait and test below complete it. Of a short call that the engine knows only the header is stored
  * here, and peers' memory is left alone: a look at a header that is not there yet would slow down the peer that is about to write
  * it.
  */

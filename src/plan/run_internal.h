@@ -61,23 +61,48 @@ bool abci_slot_free(struct abci_engine *e, uint32_t sequence);
 
 /* run_stage.c: decide how peers reach each buffer and find staging for it. ABC_PENDING when all staging is in use. */
 int abci_lay_out(struct abci_engine *e, struct abci_instance *inst);
+/* Only the memory for it, of an instance whose sequence, plan and buffers' modes are known. */
+int abci_take_staging(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes);
 void abci_tokens_open(struct abci_engine *e);
 void abci_regions_free(struct abci_engine *e);
 
 /* The hash over all calls up to and including this one. */
 uint32_t abci_chained(uint32_t chain, const struct abci_call_id *id);
 
-/* run_tiny.c; run's status: ABC_OK, ABC_PENDING (nothing has happened), ABCI_LATE (the header is stored), ABC_ERR_PEER. */
+/* run_learn.c: keep what a short call needs; find it for a call like it (and its buffers, resolved), or for a prepared request. */
 void abci_tiny_learn(struct abci_engine *e, const struct abc_request *request);
-bool abci_tiny_like(const struct abci_engine *e, const void *in, const void *out, uint64_t count, abc_type type, abc_op op);
-int abci_tiny_run(struct abci_engine *e, const void *in, void *out);
+struct abci_tiny *abci_tiny_known(struct abci_engine *e, const struct abc_request *request);
+bool abci_tiny_resolve(const struct abci_tiny *t, const char **in, char **out);
+static inline struct abci_tiny *abci_tiny_place(struct abci_engine *e, uint32_t collective, uint64_t count, uint32_t type,
+                                                uint32_t op, uint32_t root)
+{
+    uint32_t mixed = ((uint32_t)count * 0x9e3779b1u >> 20) + collective * 2 + type * 4 + op + root;
+    return &e->tiny[mixed % ABCI_TINY_KINDS];
+}
+static inline struct abci_tiny *abci_tiny_like(struct abci_engine *e, const abc_call *c, const char **in, char **out)
+{
+    uint32_t collective = (uint32_t)c->collective, type = (uint32_t)c->type, op = (uint32_t)c->op, root = (uint32_t)c->root;
+    struct abci_tiny *t = abci_tiny_place(e, collective, c->count, type, op, root);
+    const struct abc_request *q = &t->like;
+    uint64_t other = (q->id.count ^ c->count) | (q->id.collective ^ collective) | ((uint32_t)q->reduction.type ^ type) |
+                     ((uint32_t)q->reduction.op ^ op) | (q->id.root ^ root);
+    if (other || t->work == ABCI_TINY_NONE)
+        return NULL;
+    *in = c->in;
+    *out = c->out;
+    bool plain = (uintptr_t)*in + 1 > 1 && (uintptr_t)*out + 1 > 1; /* neither none nor ABC_IN_PLACE */
+    return (ABCI_LIKELY(plain) || abci_tiny_resolve(t, in, out)) && abci_room_fits(&q->room, *in, *out) ? t : NULL;
+}
+
+/* run_tiny.c; run's status: ABC_OK, ABC_PENDING (nothing has happened), ABCI_LATE (the header is stored), ABC_ERR_PEER. */
+int abci_tiny_run(struct abci_engine *e, struct abci_tiny *t, const char *in, char *out);
 /*
  * The same in two parts, for a started request. begin stores the header; false: nothing has happened. Afterwards the request must
  * be first in the queue until it is over: by end, or by abci_issue, which finds the header stored. end does not note a failure: who
  * gets ABC_ERR_PEER from it ends all requests.
  */
-bool abci_tiny_begin(struct abci_engine *e, const void *in, void *out);
-int abci_tiny_end(struct abci_engine *e, const void *in, void *out);
+bool abci_tiny_begin(struct abci_engine *e, struct abci_tiny *t, const char *in);
+int abci_tiny_end(struct abci_engine *e, const char *in, char *out);
 
 /* run_offer.c: do all ranks offer their buffers? Goes on with the direct plan, or with the one for any buffers. 1 decided, 0 a
  * header is missing, negative: mismatch. */

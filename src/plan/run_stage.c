@@ -153,6 +153,14 @@ static uint64_t shown_part(const struct abci_instance *inst, int buffer, uint64_
     return from;
 }
 
+int abci_take_staging(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes)
+{
+    if (e->tokens == 0 || inst->run->keeps_staging || bytes > ABCI_SWAP_BYTES - SWAP_SHIFT)
+        return own_region(e, inst, bytes ? bytes : ABCI_LINE);
+    take_token(e, inst);
+    return ABC_OK;
+}
+
 int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
 {
     const struct abci_plan *plan = inst->run->plan;
@@ -174,11 +182,7 @@ int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
     }
     if (!needed)
         return ABC_OK;
-    int status = ABC_OK;
-    if (e->tokens > 0 && !inst->run->keeps_staging && at <= ABCI_SWAP_BYTES - SWAP_SHIFT)
-        take_token(e, inst);
-    else
-        status = own_region(e, inst, at ? at : ABCI_LINE);
+    int status = abci_take_staging(e, inst, at);
     for (int b = ABCI_IN; b <= ABCI_OUT && status == ABC_OK; b++)
         if (inst->mode[b] == ABCI_MODE_STAGED)
             inst->stage[b] = inst->tmp + (int64_t)area[b];

@@ -11,12 +11,12 @@
 
 static int taken; /* calls of this process that went the short way */
 
-int __real_abci_tiny_run(struct abci_engine *e, const void *in, void *out);
-int __wrap_abci_tiny_run(struct abci_engine *e, const void *in, void *out);
+int __real_abci_tiny_run(struct abci_engine *e, struct abci_tiny *t, const char *in, char *out);
+int __wrap_abci_tiny_run(struct abci_engine *e, struct abci_tiny *t, const char *in, char *out);
 
-int __wrap_abci_tiny_run(struct abci_engine *e, const void *in, void *out)
+int __wrap_abci_tiny_run(struct abci_engine *e, struct abci_tiny *t, const char *in, char *out)
 {
-    int status = __real_abci_tiny_run(e, in, out);
+    int status = __real_abci_tiny_run(e, t, in, out);
     taken += status == ABC_OK || status == ABCI_LATE;
     return status;
 }

@@ -14,19 +14,19 @@
 
 static _Thread_local int begun, ended; /* halves that this thread has gone through */
 
-bool __real_abci_tiny_begin(struct abci_engine *e, const void *in, void *out);
-bool __wrap_abci_tiny_begin(struct abci_engine *e, const void *in, void *out);
-int __real_abci_tiny_end(struct abci_engine *e, const void *in, void *out);
-int __wrap_abci_tiny_end(struct abci_engine *e, const void *in, void *out);
+bool __real_abci_tiny_begin(struct abci_engine *e, struct abci_tiny *t, const char *in);
+bool __wrap_abci_tiny_begin(struct abci_engine *e, struct abci_tiny *t, const char *in);
+int __real_abci_tiny_end(struct abci_engine *e, const char *in, char *out);
+int __wrap_abci_tiny_end(struct abci_engine *e, const char *in, char *out);
 
-bool __wrap_abci_tiny_begin(struct abci_engine *e, const void *in, void *out)
+bool __wrap_abci_tiny_begin(struct abci_engine *e, struct abci_tiny *t, const char *in)
 {
-    bool done = __real_abci_tiny_begin(e, in, out);
+    bool done = __real_abci_tiny_begin(e, t, in);
     begun += done;
     return done;
 }
 
-int __wrap_abci_tiny_end(struct abci_engine *e, const void *in, void *out)
+int __wrap_abci_tiny_end(struct abci_engine *e, const char *in, char *out)
 {
     int status = __real_abci_tiny_end(e, in, out);
     ended += status == ABC_OK;
