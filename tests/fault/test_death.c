@@ -183,7 +183,7 @@ static void check_survivor(const struct plot *p, int r, const struct outcome *o)
          o->status, p->victim, o->text);
     must(strstr(o->text, rank) || strstr(o->text, ranks), "rank %d: \"%s\" does not name rank %d", r, o->text, p->victim);
     must_mention(o->text, created ? "all" : "creating a communicator", "the operation"); /* allreduce, or split's allgather */
-    double limit = !created ? CONNECT + 4 : p->way != BY_STOP ? 2 : p->phase == RENDEZVOUS ? 2 * CONNECT + 2 : TIMEOUT + 2;
+    double limit = !created ? CONNECT + 4 : p->way != BY_STOP ? 2 : p->phase == RENDEZVOUS ? 3 * CONNECT + 4 : TIMEOUT + 2;
     must(o->seconds < limit, "rank %d knew after %.2f s", r, o->seconds);
 }
 

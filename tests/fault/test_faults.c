@@ -9,8 +9,8 @@
 #include "comm/comm.h"
 
 #define NRANKS 3
-#define CONNECT 2.5
-#define QUICK 2.2 /* seconds: no failure costs a timeout, except where nobody can be told */
+#define CONNECT 4.0
+#define QUICK 3.6 /* seconds: no failure costs a timeout, except where nobody can be told */
 
 enum { PASSES, FIRST_STATUS, SECOND_STATUS };
 
