@@ -59,12 +59,13 @@ int abci_offer_decide(struct abci_engine *e, struct abci_instance *inst)
         const struct abci_header *h = &abci_shm_header(e->shm->peer[r].control, inst->sequence)->head;
         all = !(h->flags & ABCI_COUNTER_PAYLOAD) && h->arena & ABCI_ARENA_OFFER;
     }
+    if (inst->request->chunks > 1) /* else `undecided` speaks of a later operation */
+        e->undecided = false;
     if (all)
         go_direct(e, inst);
     else
         inst->offered = false; /* all see the same headers: nobody writes */
     inst->state = ABCI_INSTANCE_STEPS;
-    e->undecided = false;
     return 1;
 }
 
