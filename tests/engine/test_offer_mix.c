@@ -210,14 +210,15 @@ static bool right(struct player *p, int i)
 static struct {
     abc_comm *comm;
     int rank, sleeper, steps;
-    _Atomic int seen;
+    _Atomic int seen, slept;
 } accident;
 
 static void strike(int rank, uint32_t sequence, int step)
 {
     (void)sequence;
     int n = atomic_fetch_add(&accident.seen, 1);
-    if (accident.comm && rank == accident.sleeper && step == 1 && n >= accident.steps / 2)
+    if (accident.comm && rank == accident.sleeper && step == 1 && n >= accident.steps / 2 &&
+        atomic_exchange(&accident.slept, 1) == 0)
         nap(0.02);
     if (accident.comm && rank == accident.rank && n == accident.steps)
         abc_comm_abort(accident.comm, "struck");
@@ -302,6 +303,7 @@ static bool one_round(struct player *p, int round)
     accident.sleeper = (int)below(&p->shared, (uint64_t)n);
     accident.steps = (int)below(&p->shared, 30);
     atomic_store(&accident.seen, 0);
+    atomic_store(&accident.slept, 0);
     accident.comm = way == 1 ? p->comm[1] : NULL;
     doing(p->r, "round %d, way %d", round, way);
     for (int i = 0; ok && i < FLYING; i++) {

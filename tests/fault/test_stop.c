@@ -15,7 +15,7 @@
 
 enum { FLAG_FILLED, FLAG_WOKEN, FLAG_CHECKED, FLAG_STOPS };
 enum size_class { TINY, STAGED, CHUNKED, SIZES };
-static const uint64_t counts[] = {8, 20000, 40000}; /* per rank for the wide collectives; chunks of 64 KiB */
+static const uint64_t counts[] = {8, 20480, 40960}; /* per rank for the wide collectives; whole pages; chunks of 64 KiB */
 
 struct point {
     abc_collective collective;
