@@ -9,9 +9,29 @@
 
 #define QUICK 2.0 /* seconds; the promise is 0.2 on a quiet machine */
 
-enum difference { COUNT_FAR, OP, KIND, ROOT, TYPE, OFF_BY_ONE, WIDE, BARRIER, ALGORITHM, EARLIER, DIFFERENCES };
-static const char *const difference_name[] = {"count",      "op",   "kind",    "root",      "type",
-                                              "off by one", "wide", "barrier", "algorithm", "earlier"};
+enum difference {
+    COUNT_FAR,
+    OP,
+    KIND,
+    ROOT,
+    TYPE,
+    OFF_BY_ONE,
+    WIDE,
+    BARRIER,
+    ALGORITHM,
+    EARLIER,
+    REDUCE_ROOT,
+    GATHER_COUNT,
+    SCATTER_ROOT,
+    TO_ALL_COUNT,
+    PREFIX,
+    NO_ROOT,
+    DIFFERENCES
+};
+static const char *const difference_name[] = {
+    "count",           "op",        "kind",    "root",          "type",           "off by one",     "wide",
+    "barrier",         "algorithm", "earlier", "reduce's root", "gather's count", "scatter's root", "alltoall's count",
+    "scan and exscan", "no root"};
 
 struct setting {
     int nranks, odd; /* odd: the rank that calls something else */
@@ -70,6 +90,29 @@ static abc_call call_of(const struct setting *set, int rank)
     case ALGORITHM:
         c.algorithm = odd ? "ring" : "chain";
         break;
+    case REDUCE_ROOT:
+        c.collective = ABC_REDUCE; /* two ranks take themselves for the root */
+        c.root = odd ? rank : (set->odd + 1) % set->nranks;
+        break;
+    case GATHER_COUNT:
+        c.collective = ABC_GATHER;
+        c.count = set->count + (odd ? 3 : 0);
+        break;
+    case SCATTER_ROOT:
+        c.collective = ABC_SCATTER;
+        c.root = odd ? (rank + 1) % set->nranks : set->odd;
+        break;
+    case TO_ALL_COUNT:
+        c.collective = ABC_ALLTOALL;
+        c.count = set->count + (odd ? 1 : 0);
+        break;
+    case PREFIX:
+        c.collective = odd ? ABC_EXSCAN : ABC_SCAN;
+        break;
+    case NO_ROOT: /* everybody takes another one for the root, so nobody reads anything */
+        c.collective = ABC_REDUCE;
+        c.root = odd ? (rank + 1) % set->nranks : set->odd;
+        break;
     default:
         break;
     }
@@ -113,6 +156,21 @@ static int calls_until_known(struct job *job, int rank, abc_comm *comm, int *sta
     return n;
 }
 
+/* It may have copied its own data already. */
+static bool begins_alone(const abc_call *c, int rank)
+{
+    bool rooted = c->collective == ABC_BROADCAST || c->collective == ABC_GATHER;
+    return rooted ? c->root == rank : c->collective == ABC_SCAN && rank == 0;
+}
+
+/* Does every rank of such calls need another one's data? Else some may return before they can know. */
+static bool all_read(const struct setting *set)
+{
+    enum difference d = set->difference;
+    return d != KIND && d != ROOT && d != NO_ROOT && d != EARLIER && d != GATHER_COUNT && d != PREFIX &&
+           (d != REDUCE_ROOT || set->nranks == 2) && !set->algorithm;
+}
+
 static void body(struct job *job, int rank, const struct scenario *s)
 {
     struct setting set = setting_of(s);
@@ -122,9 +180,9 @@ static void body(struct job *job, int rank, const struct scenario *s)
     abc_call c = call_of(&set, rank);
     c.in = in;
     c.out = out;
-    if (set.in_place && c.collective == ABC_ALLGATHER)
+    if (set.in_place && (c.collective == ABC_ALLGATHER || c.collective == ABC_GATHER))
         c.in = out + (size_t)rank * (size_t)c.count * 4;
-    else if (set.in_place && c.collective == ABC_REDUCE_SCATTER)
+    else if (set.in_place && (c.collective == ABC_REDUCE_SCATTER || c.collective == ABC_SCATTER))
         c.in = out, c.out = out + (size_t)rank * (size_t)c.count * 4;
     else if (set.in_place)
         c.in = out;
@@ -140,12 +198,16 @@ static void body(struct job *job, int rank, const struct scenario *s)
     tell(job, rank, status, start);
     struct outcome *mine = &job->shared->rank[rank];
     mine->number[0] = status;
-    bool is_root = c.collective == ABC_BROADCAST && c.root == rank; /* may have copied its own data already */
-    bool intact = is_filled(in, bytes, rank) && (status == ABC_OK || is_root || is_filled(out, bytes, rank + 50));
+    bool intact = is_filled(in, bytes, rank) && (status == ABC_OK || begins_alone(&c, rank) || is_filled(out, bytes, rank + 50));
     must(set.nranks > 2 || intact, "rank %d: data touched though it returned %d", rank, status);
     must(is_filled(in, bytes, rank), "rank %d: input touched", rank);
-    if (status == ABC_OK)
+    if (status == ABC_OK && set.difference == NO_ROOT) { /* the next call that reads tells it */
+        start = abci_now();
+        status = abc_barrier(comm);
+        tell(job, rank, status, start);
+    } else if (status == ABC_OK) {
         later = calls_until_known(job, rank, comm, &status);
+    }
     mine->number[1] = later;
     must(status == ABC_ERR_MISMATCH, "rank %d: status %d after %d calls: %s", rank, status, later, abc_last_error());
     must(later <= 16, "rank %d: %d calls until it knew", rank, later);
@@ -176,15 +238,15 @@ static void run(const struct scenario *s)
         const struct outcome *o = &job.shared->rank[r];
         in_call += o->number[0] != ABC_OK;
         must(o->seconds < QUICK, "rank %d knew after %.3f s", r, o->seconds);
-        if (set.difference != EARLIER) { /* there, the call that differed is over: two of those that followed are shown */
+        bool is_over = set.difference == EARLIER || set.difference == NO_ROOT;
+        if (!is_over) { /* else two of the calls that followed are shown */
             must_mention(o->text, one, "text");
             must_mention(o->text, other, "text");
         }
-        bool reads_all = set.difference != KIND && set.difference != ROOT && set.difference != EARLIER && !set.algorithm;
-        must(o->number[0] != ABC_OK || !reads_all || set.nranks > 2 || set.difference == BARRIER,
+        must(o->number[0] != ABC_OK || !all_read(&set) || set.nranks > 2 || set.difference == BARRIER,
              "rank %d returned success from %s against %s", r, one, other);
     }
-    must(in_call > 0, "no rank noticed within the call");
+    must(in_call > 0 || set.difference == NO_ROOT, "no rank noticed within the call");
     job_must_be_clean(&job);
 }
 
