@@ -137,7 +137,7 @@ bool abci_store_get(struct abci_store *store, const char *name, void *value, siz
     return entry != NULL;
 }
 
-/* Who has arrived, but given no value to the gather whose table this is (exchange.c)? -1: nobody, or it is no table. */
+/* Who has arrived, but given no value to the gather whose table this is (exchange.c)? -1: it is no table. */
 static int find_late(struct abci_store *store, const char *name)
 {
     const char *table = strrchr(name, '/');
@@ -149,7 +149,7 @@ static int find_late(struct abci_store *store, const char *name)
         if (find(store, value) == NULL)
             return rank;
     }
-    return -1;
+    return 0; /* who makes the table of them */
 }
 
 /* "ranks 3, 5 and 12 more have not arrived", or that all have and who is late. The lock is held. */

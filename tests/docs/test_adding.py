@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-COPIED = ("include", "src", "tools", "meson.build", "meson_options.txt")
+COPIED = ("include", "src", "tools", "package", "docs", "meson.build", "meson_options.txt")
 
 
 def page():
@@ -28,7 +28,7 @@ def copy_tree(to):
 
 def run(command, where):
     done = subprocess.run(["sh", "-ec", command], cwd=where, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=150)
+                          stderr=subprocess.STDOUT, text=True, timeout=400)
     return done.returncode, done.stdout
 
 
