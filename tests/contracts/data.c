@@ -141,6 +141,28 @@ int check_calls_compared(void)
     return run_processes(2, calls_compared);
 }
 
+static int counts_compared(struct rank *r)
+{
+    const uint64_t counts[2] = {0, 10};
+    float in[10] = {1}, out[14];
+    abc_comm *comm = must_create(r, 2);
+    if (!comm)
+        return 1;
+    for (int i = 0; i < 14; i++)
+        out[i] = -5;
+    int status = abc_scatterv(in, counts, NULL, out, r->rank ? 14 : 0, ABC_F32, 0, comm); /* the root need not wait for it */
+    expect(r, status == ABC_ERR_MISMATCH || r->rank == 0, "14 elements against 10: %s", abc_status_name(status));
+    for (int i = 0; i < 14; i++)
+        expect(r, out[i] == -5, "element %d was written", i);
+    destroy(r, comm);
+    return r->failures;
+}
+
+int check_counts_compared(void)
+{
+    return run_processes(2, counts_compared);
+}
+
 static void keep_lower(const void *in, void *inout, uint64_t count, abc_type type, void *context)
 {
     (void)type;

@@ -56,9 +56,11 @@ int check_slots_wait(void);
 int check_mail_whole(void); /* mail.c */
 int check_mail_credits(void);
 int check_mail_last_look(void);
+int check_mail_compared(void);
 int check_swaps_wait(void);
 int check_regions_wait(void);
 int check_calls_compared(void);
+int check_counts_compared(void);
 int check_arena_offsets(void);
 int check_operand_order(void);
 int check_callback_free(void); /* ends.c */

@@ -1,4 +1,4 @@
-/* mail.c - contracts about messages between two ranks: bytes before the announcement, credits, the last look. */
+/* mail.c - contracts about messages between two ranks: bytes before the announcement, credits, the last look, the comparison. */
 #include <string.h>
 
 #include "harness.h"
@@ -81,4 +81,26 @@ static int mail_last_look(struct rank *r)
 int check_mail_last_look(void)
 {
     return run_processes(1, mail_last_look);
+}
+
+static int mail_compared(struct rank *r)
+{
+    int32_t numbers[4] = {-5, -5, -5, -5};
+    float one = 1;
+    abc_comm *comm = must_create(r, 2);
+    if (!comm)
+        return 1;
+    if (r->rank == 0)
+        expect_ok(r, abc_send(&one, 1, ABC_F32, 1, 7, comm), "send");
+    else
+        expect(r, abc_recv(numbers, 4, ABC_I32, 0, 7, comm, NULL) == ABC_ERR_MISMATCH, "a float was taken for an integer");
+    expect(r, numbers[0] == -5, "a message of another type was written");
+    expect_ok(r, abc_barrier(comm), "barrier");
+    destroy(r, comm);
+    return r->failures;
+}
+
+int check_mail_compared(void)
+{
+    return run_processes(2, mail_compared);
 }
