@@ -20,7 +20,7 @@ static void require(bool condition)
 
 static void choose_all(struct abci_chooser *chooser, const char *named)
 {
-    for (int k = 0; k < ABC_COLLECTIVE_COUNT; k++) {
+    for (int k = 0; k < ABCI_PLANNED; k++) {
         struct abci_wish wish = {.collective = (abc_collective)k, .bytes = 70000, .algorithm = named};
         struct abci_choice choice = {.chunk = 0};
         int status = abci_choose(chooser, &wish, &choice);
