@@ -170,7 +170,8 @@ static void strike(struct job *job, const struct plot *p)
     job_signal(job, p->victim, p->way == BY_STOP ? SIGSTOP : SIGKILL);
 }
 
-/* The text names another survivor, which has ended because of the victim: that one was gone before this rank could hear the reason. */
+/* The text names another survivor, which has ended because of the victim: that one was gone before this rank could hear the reason.
+ */
 static bool names_messenger(const struct plot *p, int r, const struct outcome *all)
 {
     char who[32], victim[32];
@@ -195,7 +196,8 @@ static void check_survivor(const struct plot *p, int r, const struct outcome *al
     must(o->status == ABC_ERR_PEER || o->status == ABC_ERR_TIMEOUT, "rank %d ended with %d: %s", r, o->status, o->text);
     must(p->way == BY_STOP || !created || o->status == ABC_ERR_PEER, "rank %d ended with %d though rank %d is dead: %s", r,
          o->status, p->victim, o->text);
-    must(strstr(o->text, rank) || strstr(o->text, ranks) || names_messenger(p, r, all), "rank %d: \"%s\" does not name rank %d", r, o->text, p->victim);
+    must(strstr(o->text, rank) || strstr(o->text, ranks) || names_messenger(p, r, all), "rank %d: \"%s\" does not name rank %d", r,
+         o->text, p->victim);
     must_mention(o->text, created ? "all" : "creating a communicator", "the operation"); /* allreduce, or split's allgather */
     double limit = !created ? 3 * CONNECT + 4 : p->way != BY_STOP ? 2 : p->phase == RENDEZVOUS ? 3 * CONNECT + 4 : TIMEOUT + 2;
     must(o->seconds < limit, "rank %d knew after %.2f s", r, o->seconds);
