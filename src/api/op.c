@@ -80,7 +80,7 @@ ABC_API int abc_op_free(abc_op op)
 
 ABC_API int abc_op_fits(abc_op op, abc_type type)
 {
-    struct abci_user_op user = {0};
+    struct abci_user_op user;
     if (abc_type_size(type) == 0)
         return 0;
     if ((unsigned)op < ABC_OP_USER || (unsigned)op >= ABC_OP_LIMIT)

@@ -114,8 +114,8 @@ static int open_store(struct store *store)
 /* What is at the place now: *there false when nothing is. */
 static int read_once(struct store *store, char text[ABCI_LAUNCH_TEXT], bool *there)
 {
-    unsigned char state;
-    uint64_t length, one = htole64(1);
+    unsigned char state = 0;
+    uint64_t length = 0, one = htole64(1);
     add(store, &(unsigned char){QUERY_CHECK}, 1);
     add(store, &one, sizeof(one));
     add_text(store, store->name);

@@ -40,6 +40,7 @@ V_INLINE void v_read(abc_type type, abc_op op, int units, vec *sum, const void *
 }
 
 /* Whole steps of bytes [at, end), `units` at once; where that stopped. */
+/* NOLINTNEXTLINE(readability-function-size): inlined, the parameters are constants and registers */
 V_INLINE size_t v_span(abc_type type, abc_op op, int units, bool stream, char *dst, char *dst2, const void *const *src, int nsrc,
                        size_t at, size_t end, int nranks)
 {

@@ -292,8 +292,7 @@ bool abci_tuning_sound(const struct abci_tuning *tuning)
     for (uint32_t i = 0; i < tuning->count; i++) {
         const struct abci_tuning_row *r = &tuning->row[i];
         bool known = r->algorithm == ABCI_TUNING_AUTO || r->algorithm < algos;
-        if (!known || r->collective >= ABCI_PLANNED || r->memory >= ABCI_MEMORY_COUNT || r->from >= r->to ||
-            r->chunk > MOST_CHUNK)
+        if (!known || r->collective >= ABCI_PLANNED || r->memory >= ABCI_MEMORY_COUNT || r->from >= r->to || r->chunk > MOST_CHUNK)
             return false;
     }
     return true;

@@ -155,7 +155,7 @@ static int pages(struct rank *r)
 {
     struct memory m;
     char *tight;
-    void *p;
+    void *p = NULL;
     bool ok = open_memory(r, &m) && check_status(r, abc_mem_alloc(70000, &p), ABC_OK, "alloc");
     tight = ok ? p : NULL;
     unsigned all = (1u << r->nranks) - 1;
