@@ -20,7 +20,8 @@ struct place {
 static struct place place_of(int v, int p)
 {
     struct place place = {v, p, v > 0 ? (v & (v - 1)) : -1, 0};
-    while (v + (1 << place.children) < p && !(v & (1 << place.children)))
+    while (place.children < 16 && v + (1 << place.children) < p && /* 10 with the most ranks there are */
+           !(v & (1 << place.children)))
         place.children++;
     return place;
 }
@@ -168,12 +169,11 @@ static void build_scatter(struct abci_builder *b)
         struct span dst = span_of(b, me, me.children > 0 ? ABCI_TMP : ABCI_OUT);
         fetch_span(b, (b->root + parent.v) % me.p, value + 1, src, dst, after);
     }
-    int most = me.children < 16 ? me.children : 16; /* 10 with the most ranks there are */
-    for (int j = most - 1; j >= 0; j--) {
+    for (int j = me.children - 1; j >= 0; j--) {
         struct place child = place_of(me.v + (1 << j), me.p);
         struct span s = span_of(b, child, from);
         for (int k = 0; k < s.parts; k++) {
-            bool first = k == 0 && j == most - 1; /* the others follow it anyway: they share a counter */
+            bool first = k == 0 && j == me.children - 1; /* the others follow it anyway: they share a counter */
             abci_b_after(b, first ? after[0] : -1, first ? after[1] : -1);
             abci_b_publish(b, 0, s.part[k]);
             abci_b_reader(b, (b->root + child.v) % me.p);

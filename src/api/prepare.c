@@ -360,7 +360,7 @@ int abci_prepare(abc_comm *comm, const abc_call *c, struct abc_request *q)
 ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t capacity)
 {
     struct abc_request q = {.products = NULL};
-    enum abci_why why;
+    enum abci_why why = ABCI_BY_PRICE;
     if (!text || capacity == 0)
         return abci_error(ABC_ERR_ARGUMENT, "there is no room for the text");
     int status = abci_prepare_why(comm, call, &q, &why);
