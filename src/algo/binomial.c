@@ -169,11 +169,11 @@ static void build_scatter(struct abci_builder *b)
         struct span dst = span_of(b, me, me.children > 0 ? ABCI_TMP : ABCI_OUT);
         fetch_span(b, (b->root + parent.v) % me.p, value + 1, src, dst, after);
     }
-    for (int j = me.children - 1; j >= 0; j--) {
-        struct place child = place_of(me.v + (1 << j), me.p);
+    for (int left = me.children; left > 0; left--) {
+        struct place child = place_of(me.v + (1 << (left - 1)), me.p);
         struct span s = span_of(b, child, from);
         for (int k = 0; k < s.parts; k++) {
-            bool first = k == 0 && j == me.children - 1; /* the others follow it anyway: they share a counter */
+            bool first = k == 0 && left == me.children; /* the others follow it anyway: they share a counter */
             abci_b_after(b, first ? after[0] : -1, first ? after[1] : -1);
             abci_b_publish(b, 0, s.part[k]);
             abci_b_reader(b, (b->root + child.v) % me.p);
