@@ -39,6 +39,8 @@ static bool stage(struct abci_engine *e, struct abci_tiny *t, uint32_t sequence,
 
 ABCI_TWICE void fill_payload(struct abci_header_slot *slot, const struct abci_tiny *t, uint32_t sequence, const char *in)
 {
+    if (t->shown == 0)
+        return; /* a barrier, or a rank that shows nothing: its input may be null */
     memcpy(slot->head.payload, in, t->shown < 32 ? t->shown : 32);
     for (uint32_t line = 0, at = 32; at < t->shown; line++, at += 60) {
         memcpy(slot->more[line].payload, in + at, t->shown - at < 60 ? t->shown - at : 60);
