@@ -212,7 +212,7 @@ static void summarise(struct bench *b, struct bench_result *result, double *samp
 /* Which algorithm the row shows. */
 static void explain(const struct bench *b, struct bench_row *row)
 {
-    char text[96];
+    char text[96] = "";
     struct layout l = lay_out(b, row, b->args.places == BENCH_IN_PLACE);
     abc_call call = call_of(b, row, &l);
     row->algorithm[0] = row->why[0] = 0;

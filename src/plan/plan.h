@@ -59,7 +59,7 @@ static inline abc_collective abci_plain(abc_collective collective)
 
 static inline bool abci_is(unsigned mask, unsigned collective)
 {
-    return mask >> collective & 1;
+    return collective < 32 && mask >> collective & 1; /* it may come from a broken process */
 }
 
 /* What a step does. The kinds from PUSH on are reserved: the checker and the executor refuse them until a user of them exists. */
