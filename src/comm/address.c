@@ -135,6 +135,8 @@ int abci_address_parse(const char *text, struct abci_address *address)
         host_end = strchr(host, ']');
         if (host_end == NULL || host_end[1] != ':')
             return refuse_address(text, "opens a bracket but does not go on as [ipv6]:port");
+        if (memchr(host, ':', (size_t)(host_end - host)) == NULL)
+            return refuse_address(text, "has something else than an IPv6 address in brackets");
         port = host_end + 2;
     } else {
         host_end = strchr(text, ':');
