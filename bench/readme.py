@@ -47,44 +47,48 @@ def rows(name):
 
 
 def newest_comparison():
-    """(name, what is compared with, rows): with all peers if that was measured. Of cells seen in both modes, the mode with more runs."""
+    """(name, what is compared with, rows by (ranks, mode, bytes, place)): with all peers if that was measured."""
     name, whom = "ompi", "Open MPI 4.1 in its best setting for the cell"
     if (ROOT / "bench/results/peers.csv").exists():
         name, whom = "peers", "the strongest of all peers and settings in the cell"
     cells = {}
-    allreduce = [r for r in rows(name + ".csv") if r.get("what", "allreduce") == "allreduce" and r.get("against", "all") == "all"]
-    for r in sorted(allreduce, key=lambda r: int(r["runs"])):
-        cells[int(r["ranks"]), int(r["bytes"]), r["place"]] = r
+    for r in rows(name + ".csv"):
+        if r.get("what", "allreduce") == "allreduce" and r.get("against", "all") == "all":
+            cells[int(r["ranks"]), r["mode"], int(r["bytes"]), r["place"]] = r
     return name, whom, cells
 
 
+def cell_text(row, who="ours", ratio="ratio"):
+    return f"{us_text(row[who + '_us'])} ({float(row[ratio]):.2f})" if row else ""
+
+
 def allreduce_table():
+    """Near and far are different machines: never in one column."""
     name, whom, measured = newest_comparison()
-    modes = {r["mode"] for r in measured.values() if r["mode"] in ("near", "far")}
-    yield f"Allreduce of float32 in microseconds: ours ({whom} ÷ ours). Private buffers; arena: from `abc_mem_alloc`."
-    yield (f"Fresh data before and a full check after every call, one rank late, slowest rank counts. 2 CPUs, so 4 and 8 ranks share them"
-           f"{'; the 2 cores were ' + ' and '.join(sorted(modes)) if modes else ''}. `./dev bench {name}`")
+    columns = sorted({(ranks, mode) for ranks, mode, _, _ in measured}, key=lambda c: (c[0], c[1] != "near"))
+    runs = [int(r["runs"]) for r in measured.values()]
+    yield f"Allreduce of float32 in microseconds: ours ({whom} ÷ ours). Arena: in place, from `abc_mem_alloc`; the rest private memory."
+    yield (f"Fresh data before and a full check after every call, one rank late, slowest rank counts; {min(runs)} to {max(runs)} runs a cell. 2 CPUs, "
+           f"so 4 and 8 ranks share them; near and far: the two cores share a cache or not. `./dev bench {name}`")
     yield ""
-    yield "| bytes | 2 ranks, out of place | 2, in place | 4, out of place | 4, in place | 8, out of place | 8, in place | 8, in place, arena |"
-    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    heads = [f"{ranks}{' ' + mode if mode in ('near', 'far') else ''}" for ranks, mode in columns]
+    yield "| bytes | " + " | ".join(f"{h}, out of place | in place | arena" for h in heads) + " |"
+    yield "| ---: |" + " ---: |" * (3 * len(columns))
     for size in SIZES:
         cells = [size_text(size)]
-        for ranks in (2, 4, 8):
-            for place in ("oop", "ip"):
-                r = measured.get((ranks, size, place))
-                cells.append(f"{us_text(r['ours_us'])} ({float(r['ratio']):.2f})" if r else "")
-        r = measured.get((8, size, "ip"))
-        cells.append(f"{us_text(r['arena_us'])} ({float(r['arena_ratio']):.2f})" if r else "")
+        for column in columns:
+            out, place = (measured.get((*column, size, where)) for where in ("oop", "ip"))
+            cells += [cell_text(out), cell_text(place), cell_text(place, "arena", "arena_ratio")]
         yield "| " + " | ".join(cells) + " |"
     ratios = [float(r["ratio"]) for r in measured.values()]
-    hand_off = [r["handoff_us"] for r in measured.values() if int(r["ranks"]) == 2][:1]
+    hand_off = {mode: measured[2, mode, 8, "oop"]["handoff_us"] for ranks, mode in columns if ranks == 2}
     yield ""
     if (ROOT / f"bench/results/{name}.svg").exists():
         yield f"![time of the strongest peer ÷ ours by size; above 1 ours is faster](bench/results/{name}.svg)"
         yield ""
-    yield (f"Of {len(ratios)} cells {sum(r > 1 / TIE for r in ratios)} are faster, {sum(TIE <= r <= 1 / TIE for r in ratios)} ties, "
+    yield (f"Of {len(ratios)} private cells {sum(r > 1 / TIE for r in ratios)} are faster, {sum(TIE <= r <= 1 / TIE for r in ratios)} ties, "
            f"{sum(r < TIE for r in ratios)} slower; all of them with quartiles in [bench/results/{name}.md](bench/results/{name}.md). The bound of "
-           f"8 B with 2 ranks is the bare hand-off of a cache line, {us_text(hand_off[0])} us in the same run.")
+           f"8 B with 2 ranks is the bare hand-off of a cache line: {', '.join(f'{us_text(us)} us {mode}' for mode, us in hand_off.items())}.")
 
 
 def other_lines():
