@@ -505,6 +505,15 @@ static void test_copy(void **unused)
                 copy_once(below(4) ? below(300) : below(9000), i & 1, (i & 6) == 6, i & 8 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
 }
 
+/* A long plain copy goes in pieces of 256 KiB. */
+static void test_copy_long(void **unused)
+{
+    static const size_t bytes[] = {(256 << 10) - 1, 256 << 10, (256 << 10) + 1, (512 << 10), (512 << 10) + 1, (1 << 20) + 4097};
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++)
+        for (int way = 0; way < 8; way++)
+            copy_once(bytes[i], way & 1, way & 2, way & 4 ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+}
+
 static void test_select(void **unused)
 {
     assert_int_equal(abci_reduce_select("sse9"), -1);
@@ -536,10 +545,11 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "expect") == 0)
         return expect(argv[2]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_select),       cmocka_unit_test(test_known_values), cmocka_unit_test(test_sample),
-        cmocka_unit_test(test_big),          cmocka_unit_test(test_product),      cmocka_unit_test(test_nan_everywhere),
-        cmocka_unit_test(test_rounding),     cmocka_unit_test(test_user_op),      cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_known_floats), cmocka_unit_test(test_table),        cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_select),    cmocka_unit_test(test_known_values), cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_big),       cmocka_unit_test(test_product),      cmocka_unit_test(test_nan_everywhere),
+        cmocka_unit_test(test_rounding),  cmocka_unit_test(test_user_op),      cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_copy_long), cmocka_unit_test(test_known_floats), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_scale),
     };
     const char *given = getenv("ABC_TEST_SEED");
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
