@@ -1,7 +1,7 @@
 """launchers.py - what the launcher tests share: running a job with a limit, judging its output, finding or installing a launcher.
 
 Wheels go to virtual environments below BUILD/launchers; those of `./dev bench peers` are taken where they are there. A test installs
-the small ones itself; large ones (torch, Intel MPI) only with ABC_TEST_LARGE=1, else it says so and skips.
+what is missing; ABC_TEST_LARGE=0 leaves out the large ones (torch, Intel MPI), which it says.
 """
 import os
 import re
@@ -12,7 +12,7 @@ import time
 
 BUILD, ROOT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 HELLO = os.path.join(BUILD, "examples", "hello")
-LARGE = "1" in (os.environ.get("ABC_TEST_FULL"), os.environ.get("ABC_TEST_LARGE"))
+LARGE = os.environ.get("ABC_TEST_LARGE") != "0"
 LIMIT = 60           # seconds for one job
 INSTALL_LIMIT = 300  # seconds for one installation
 PASSED, FAILED, SKIPPED = [], [], []
@@ -83,7 +83,7 @@ def wheel(name, packages, bench_name=None, large=False, dependencies=False):
     if "ABC_TEST_" + name.upper() in os.environ or os.path.exists(os.path.join(where, "complete")):
         return where
     if large and not LARGE:
-        raise Skip(f"{' '.join(packages)} is large and not installed; ABC_TEST_LARGE=1 installs it below {BUILD}, or "
+        raise Skip(f"{' '.join(packages)} is large and not installed, and ABC_TEST_LARGE=0 says to leave it out; "
                    f"ABC_TEST_{name.upper()}=DIR names a virtual environment that has it")
     shutil.rmtree(where, ignore_errors=True)
     for command in ([sys.executable, "-m", "venv", where],

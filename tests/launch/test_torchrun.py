@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """test_torchrun.py - the hello example under a real torchrun: one agent, two agents that share a store, and a restart of all ranks.
 
-usage: test_torchrun.py BUILD ROOT. torch comes from BUILD/launchers/torch, or ABC_TEST_TORCH=DIR, or is installed with ABC_TEST_LARGE=1.
+usage: test_torchrun.py BUILD ROOT. torch comes from BUILD/launchers/torch, or ABC_TEST_TORCH=DIR, or is installed.
 """
 import os
 import socket
