@@ -140,32 +140,39 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
     abci_shm_notify(e->shm);
 }
 
-int abci_issue(struct abci_engine *e)
+/* May the queue's next chunk go now? 1 yes, 0 not yet, negative error. */
+static int may_issue(struct abci_engine *e, struct abc_request *q, const struct abci_instance *inst)
 {
-    struct abc_request *q = e->queue;
-    uint32_t sequence = e->next_sequence;
-    struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
     if (!q || inst->state != ABCI_INSTANCE_FREE || e->undecided || q->issued - q->finished >= (uint64_t)e->pipeline ||
-        !abci_slot_free(e, sequence))
+        !abci_slot_free(e, e->next_sequence))
         return 0;
-    if (ABCI_UNLIKELY(q->counts && q->issued == 0 && q->counts->first)) {
-        if (atomic_load_explicit(&q->counts->first->state, memory_order_relaxed) != ABCI_REQUEST_COMPLETE)
-            return 0; /* the exchange of counts is in flight */
-        int settled = abci_counts_settle(e, q);
-        if (settled != ABC_OK)
-            return settled;
-    }
+    if (ABCI_LIKELY(!q->counts || q->issued > 0 || !q->counts->first))
+        return 1;
+    if (atomic_load_explicit(&q->counts->first->state, memory_order_relaxed) != ABCI_REQUEST_COMPLETE)
+        return 0; /* the exchange of counts is in flight */
+    int status = abci_counts_settle(e, q);
+    return status == ABC_OK ? 1 : status;
+}
+
+/* Fill the instance for the request's next chunk, as far as that says nothing about where the bytes are. */
+static void fill_instance(struct abci_engine *e, struct abci_instance *inst, struct abc_request *q)
+{
     inst->request = q;
     inst->run = q->run;
     inst->shape = q->shape;
     if (q->chunks > 1)
         abci_part_chunk(&inst->shape, q->chunk_bytes, q->issued);
-    inst->sequence = sequence;
+    inst->sequence = e->next_sequence;
     inst->first = inst->ahead = 0;
     inst->at_step = UINT32_MAX;
     inst->reader = 0;
     memset(inst->verified, 0, sizeof inst->verified[0] * (size_t)((e->shm->nranks + 63) / 64));
-    bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
+}
+
+/* Where the bytes will be: in lines, or in staging. laid_out: run_tiny.c has found the staging. ABC_PENDING: none is free. */
+static int find_place(struct abci_engine *e, struct abci_instance *inst, bool laid_out)
+{
+    const struct abc_request *q = inst->request;
     inst->flags = inline_flags(inst);
     inst->offered = q->direct_run && q->issued == 0 && !laid_out && !inst->flags; /* a payload leaves no room for the offer */
     if (!laid_out || inst->flags) { /* what a header holds has not been laid out: the slot still says what its last user had */
@@ -176,34 +183,53 @@ int abci_issue(struct abci_engine *e)
         inst->mode[ABCI_IN] = inst->mode[ABCI_OUT] = ABCI_MODE_NONE;
         inst->tmp = inst->tiny;
         inst->tmp_area = ABCI_INLINE_COUNTER;
-    } else if (!laid_out) {
-        int status = abci_lay_out(e, inst);
-        if (status != ABC_OK)
-            return status == ABC_PENDING ? 0 : status;
+        return ABC_OK;
     }
+    return laid_out ? ABC_OK : abci_lay_out(e, inst);
+}
+
+/* The instance has its sequence; with its last chunk the request leaves the queue. */
+static void set_in_flight(struct abci_engine *e, struct abci_instance *inst)
+{
+    struct abc_request *q = inst->request;
     inst->id = q->id;
-    inst->id.sequence = sequence;
+    inst->id.sequence = inst->sequence;
     inst->chain = e->chain = abci_chained(e->chain, &inst->id);
     inst->state = inst->offered ? ABCI_INSTANCE_OFFER : ABCI_INSTANCE_STEPS;
     e->undecided = inst->offered && q->chunks > 1; /* how many sequences it takes is open */
-    e->active |= 1u << (sequence % ABCI_SLOTS);
-    e->next_sequence = sequence + 1;
+    e->active |= 1u << (inst->sequence % ABCI_SLOTS);
+    e->next_sequence = inst->sequence + 1;
     if (q->issued == 0)
-        q->first_sequence = sequence;
+        q->first_sequence = inst->sequence;
     if (++q->issued == q->chunks) {
         e->queue = q->next;
         if (!e->queue)
             e->queue_end = &e->queue;
     }
+}
+
+int abci_issue(struct abci_engine *e)
+{
+    struct abc_request *q = e->queue;
+    struct abci_instance *inst = &e->instance[e->next_sequence % ABCI_SLOTS];
+    int status = may_issue(e, q, inst);
+    if (status <= 0)
+        return status;
+    bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
+    fill_instance(e, inst, q);
+    status = find_place(e, inst, laid_out);
+    if (status != ABC_OK)
+        return status == ABC_PENDING ? 0 : status;
+    set_in_flight(e, inst);
     if (inst->flags & ABCI_HEADER_PAYLOAD || laid_out)
         inst->first = inst->run->lead;
     if (laid_out) {
         e->header_stored = false; /* the same bytes, and the start is noted */
         return 1;
     }
-    ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);
+    ABCI_HOOK(e->shm->rank, inst->sequence, ABCI_STOP_HEADER);
     store_header(e, inst);
     if (q->issued == 1)
-        abci_note(e, q, ABCI_EVENT_START, sequence, ABC_PENDING);
+        abci_note(e, q, ABCI_EVENT_START, inst->sequence, ABC_PENDING);
     return 1;
 }
