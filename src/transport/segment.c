@@ -96,14 +96,16 @@ void *abci_segment_at(struct abci_segment *s, uint64_t offset, uint64_t bytes)
     return NULL;
 }
 
-/* Where in the file an address of the own windows lies. */
-static bool place_of(const struct abci_segment *s, const void *ptr, uint64_t *offset)
+/* Where in the file an address of the own windows lies, and how much of the window is behind it. A few comparisons. */
+static bool place_of(const struct abci_segment *s, const void *ptr, uint64_t *offset, uint64_t *left)
 {
-    uint32_t n = atomic_load_explicit(&s->head->windows, memory_order_acquire);
+    uint32_t n = atomic_load_explicit(&s->head->windows, memory_order_acquire); /* pairs with add_window's release */
     for (uint32_t w = 0; w < n; w++) {
         const char *base = atomic_load_explicit(&s->base[w], memory_order_relaxed);
-        if (base && (const char *)ptr >= base && (uint64_t)((const char *)ptr - base) < s->head->window[w].bytes) {
-            *offset = s->head->window[w].offset + (uint64_t)((const char *)ptr - base);
+        uint64_t at = (uint64_t)((const char *)ptr - base), size = s->head->window[w].bytes;
+        if (base && (const char *)ptr >= base && at < size) {
+            *offset = s->head->window[w].offset + at;
+            *left = size - at;
             return true;
         }
     }
@@ -130,21 +132,14 @@ static bool is_detached(uint64_t offset)
 
 bool abci_segment_find(const void *ptr, uint64_t bytes, uint64_t *offset)
 {
+    uint64_t left;
     struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire); /* pairs with abci_segment_self's release */
-    if (!s)
+    if (!s || !place_of(s, ptr, offset, &left))
         return false;
-    uint32_t n = atomic_load_explicit(&s->head->windows, memory_order_acquire);
-    for (uint32_t w = 0; w < n; w++) {
-        const char *base = atomic_load_explicit(&s->base[w], memory_order_relaxed);
-        uint64_t at = (uint64_t)((const char *)ptr - base), size = s->head->window[w].bytes;
-        if (base && (const char *)ptr >= base && at < size) {
-            *offset = s->head->window[w].offset + at + (abci_mutated("c9_offset") ? ABCI_LINE : 0);
-            if (ABCI_UNLIKELY(atomic_load_explicit(&detachments, memory_order_relaxed)) && is_detached(*offset))
-                return false;
-            return bytes <= size - at;
-        }
-    }
-    return false;
+    *offset += abci_mutated("c9_offset") ? ABCI_LINE : 0;
+    if (ABCI_UNLIKELY(atomic_load_explicit(&detachments, memory_order_relaxed)) && is_detached(*offset))
+        return false;
+    return bytes <= left;
 }
 
 /* Add a free extent in address order and join it with free neighbours that touch it within one window. */
@@ -339,11 +334,11 @@ static void retire(struct abci_segment *s, struct extent *e)
 
 int abci_segment_free(void *ptr)
 {
-    uint64_t offset;
+    uint64_t offset, left;
     struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
     if (!ptr)
         return ABC_OK;
-    if (!s || !place_of(s, ptr, &offset))
+    if (!s || !place_of(s, ptr, &offset, &left))
         return abci_error(ABC_ERR_ARGUMENT, "%p was not allocated by abc_mem_alloc", ptr);
     pthread_mutex_lock(&lock);
     struct extent *e = extent_at(offset);
@@ -366,9 +361,9 @@ int abci_segment_free(void *ptr)
 
 bool abci_segment_whole(const void *ptr, uint64_t bytes)
 {
-    uint64_t offset;
+    uint64_t offset, left;
     struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
-    if ((uintptr_t)ptr % PAGE != 0 || !s || !place_of(s, ptr, &offset))
+    if ((uintptr_t)ptr % PAGE != 0 || !s || !place_of(s, ptr, &offset, &left))
         return false;
     if (bytes % PAGE == 0)
         return true;
@@ -381,10 +376,10 @@ bool abci_segment_whole(const void *ptr, uint64_t bytes)
 
 int abci_segment_detach(void *ptr, uint64_t bytes)
 {
-    uint64_t offset;
+    uint64_t offset, left;
     bytes = (bytes + PAGE - 1) & ~(PAGE - 1);
     struct abci_segment *s = atomic_load_explicit(&self, memory_order_acquire);
-    if (!s || bytes == 0 || !place_of(s, ptr, &offset))
+    if (!s || bytes == 0 || !place_of(s, ptr, &offset, &left))
         return ABC_OK;
     pthread_mutex_lock(&lock);
     struct extent *e = extent_at(offset);
