@@ -156,7 +156,6 @@ static void close_walk(struct walk *w)
 #define SWAP_ONE_STEP 0.5
 #define SWAP_NEAR 0.75
 #define SWAP_DISTANT 0.8
-#define DISTANT 1.2e-7 /* seconds of a hand-off */
 
 static bool swaps(const struct abci_plan_set *set)
 {
@@ -180,7 +179,7 @@ static double swap_gain(const struct abci_plan_set *set, const struct abci_price
     int reading = 0;
     for (uint32_t i = 0; i < set->plan[0]->nsteps; i++)
         reading += set->plan[0]->steps[i].kind != ABCI_PUBLISH && set->plan[0]->steps[i].npeers > 0;
-    return !swaps(set) ? 1 : reading < 2 ? SWAP_ONE_STEP : c->hand_off < DISTANT ? SWAP_NEAR : SWAP_DISTANT;
+    return !swaps(set) ? 1 : reading < 2 ? SWAP_ONE_STEP : c->hand_off < ABCI_DISTANT ? SWAP_NEAR : SWAP_DISTANT;
 }
 
 static void price_of(const struct abci_plan_set *set, const struct abci_price_constants *c, bool direct, struct abci_price *price)

@@ -14,7 +14,6 @@
 #include "tune/rules.h"
 
 #define MAX_ALGOS 16
-#define DISTANT 1.2e-7   /* seconds of a hand-off; as in plan/price.c */
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
 #define MAX_CHUNK (1u << 30)
@@ -307,7 +306,7 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
         config->long_chunk = staged_sums ? 256 << 10 : 1 << 20;
         config->long_from = (staged_sums ? (uint64_t)c->nranks << 20 : 16 << 20) / share + 1;
     } else if (c->nranks == 2 && coll == ABC_ALLREDUCE && !arena) {
-        config->chunk = config->long_chunk = c->constants.hand_off < DISTANT ? 128 << 10 : 512 << 10;
+        config->chunk = config->long_chunk = c->constants.hand_off < ABCI_DISTANT ? 128 << 10 : 512 << 10;
         config->long_from = UINT64_MAX;
     } else {
         config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;
