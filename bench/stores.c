@@ -18,7 +18,7 @@
 
 #define ROUNDS 41
 #define MOST (1u << 20)
-#define NEAR_US 0.15 /* as in tools/bench_report.c */
+#define NEAR_US 0.15 /* as BENCH_NEAR_US of tools/bench.h */
 
 enum way { VECTOR, STREAM, MEMCPY, WAYS };
 static const char *const way_names[WAYS] = {"vector stores", "streaming stores", "memcpy"};

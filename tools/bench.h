@@ -86,6 +86,8 @@ double bench_mean(const double *samples, size_t count);
 /* ---- bench_args.c --------------------------------------------------------------------------------------------------------------
  */
 
+#define BENCH_NEAR_US 0.15 /* two ranks: cores behind one cache hand a line over in less */
+
 enum { BENCH_PRIVATE = 1, BENCH_ARENA = 2 };         /* memory */
 enum { BENCH_OUT_OF_PLACE = 1, BENCH_IN_PLACE = 2 }; /* places; values of this and the above are masks */
 enum { BENCH_RUN = -1 };                             /* bench_args_parse: go on */

@@ -11,8 +11,6 @@
 
 #include "plan/plan.h"
 
-#define NEAR_US 0.15 /* two ranks: cores behind one cache hand a line over in less */
-
 double bench_algbw(uint64_t bytes, double us)
 {
     return us > 0 ? (double)bytes / us * 1e-3 : 0;
@@ -45,7 +43,7 @@ static const char *distance_name(const struct bench_frame *f, double handoff)
 {
     if (f->nranks != 2)
         return "-";
-    return handoff < NEAR_US ? "near" : "far";
+    return handoff < BENCH_NEAR_US ? "near" : "far";
 }
 
 static bool has_op(abc_collective collective)

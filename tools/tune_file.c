@@ -14,7 +14,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#define NEAR_US 0.15  /* as in bench_report.c */
 #define SHARED_US 5.0 /* two ranks that run at once hand over in less */
 #define MOST_SIZES 64 /* of a collective */
 
@@ -239,7 +238,7 @@ static void print_file(FILE *out, const struct tune_job *job)
         if (!replaced(job, &f->old->row[i]))
             json_array_append_new(all, old_row(&f->old->row[i]));
     json_array_extend(all, f->rows);
-    const char *distance = job->nranks != 2 ? "-" : job->handoff < NEAR_US ? "near" : "far";
+    const char *distance = job->nranks != 2 ? "-" : job->handoff < BENCH_NEAR_US ? "near" : "far";
     json_array_append_new(f->jobs, json_pack("{si si sf ss}", "ranks", job->nranks, "cpus", job->frame.ncpus, "hand_off_us",
                                              job->handoff, "distance", distance));
     fprintf(out, "{\n  \"abcomm_tuning\": %d,\n  \"machine\": {\"host\": ", ABCI_TUNING_VERSION);
