@@ -175,39 +175,8 @@ static void stop_in_step(int rank, uint32_t sequence, int step)
         sleep_ms(600);
 }
 
-/* Rank 1 is held up in the middle; rank 0 gives up, uses its buffer for something else, and finds it as it left it. */
-static int no_late_writer(struct rank *r)
-{
-    void *memory = NULL;
-    abc_comm *comm = must_create(r, 0.2);
-    if (!comm || !expect_ok(r, abc_mem_alloc(LARGE, &memory), "abc_mem_alloc"))
-        return 1;
-    unsigned char *buffer = memory;
-    expect_ok(r, abc_barrier(comm), "barrier");
-    abci_hook = stop_in_step;
-    atomic_store(&stop_once, 1);
-    memset(buffer, 1, LARGE);
-    int status = abc_broadcast(buffer, buffer, LARGE / 4, ABC_I32, 0, comm);
-    expect(r, status < 0, "an operation that a rank gave up: %s", abc_status_name(status));
-    if (r->rank == 0) {
-        memset(buffer, 0x77, LARGE);
-        expect(r, await_word(r, 0, 1), "rank 1 did not come back");
-        for (int i = 0; i < LARGE && !r->failures; i++)
-            expect(r, buffer[i] == 0x77, "byte %d was written after the operation had ended", i);
-    } else {
-        atomic_store(board_word(r, 0), 1);
-    }
-    destroy(r, comm);
-    return r->failures;
-}
-
-int check_no_late_writer(void)
-{
-    return run_processes(2, no_late_writer);
-}
-
-/* The same where rank 0 has offered its buffer: rank 1 goes on to write its part of the result, and rank 0 must not see it. */
-static int no_late_spread(struct rank *r)
+/* Rank 1 is held up in the middle of the call; rank 0 gives up, uses its buffer for something else, and finds it as it left it. */
+static int give_up(struct rank *r, abc_collective collective, const char *algorithm)
 {
     void *memory = NULL;
     abc_comm *comm = must_create(r, 0.2);
@@ -215,14 +184,14 @@ static int no_late_spread(struct rank *r)
         return 1;
     unsigned char *buffer = memory;
     abc_call call;
-    abc_call_init(&call, ABC_ALLREDUCE);
+    abc_call_init(&call, collective);
     call.in = call.out = buffer;
     call.count = LARGE / 4;
     call.type = ABC_I32;
-    call.algorithm = "push";
-    expect_ok(r, abc_barrier(comm), "barrier");
+    call.algorithm = algorithm;
     memset(buffer, 1, LARGE);
-    expect_ok(r, abc_run(comm, &call), "allreduce"); /* it is the direct plan that runs: each has mapped the other's memory now */
+    expect_ok(r, abc_run(comm, &call), "the call"); /* each has mapped the other's memory now */
+    expect_ok(r, abc_barrier(comm), "barrier");
     abci_hook = stop_in_step;
     atomic_store(&stop_once, 1);
     int status = abc_run(comm, &call);
@@ -237,6 +206,22 @@ static int no_late_spread(struct rank *r)
     }
     destroy(r, comm);
     return r->failures;
+}
+
+static int no_late_writer(struct rank *r)
+{
+    return give_up(r, ABC_BROADCAST, NULL);
+}
+
+int check_no_late_writer(void)
+{
+    return run_processes(2, no_late_writer);
+}
+
+/* Rank 0 has offered its buffer: rank 1 goes on to write its part of the result, and rank 0 must not see it. */
+static int no_late_spread(struct rank *r)
+{
+    return give_up(r, ABC_ALLREDUCE, "push");
 }
 
 int check_no_late_spread(void)
