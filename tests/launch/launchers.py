@@ -74,7 +74,7 @@ def finish():
     sys.exit(1 if FAILED else 0 if PASSED else 77)
 
 
-def wheel(name, packages, bench_name=None, large=False, dependencies=False):
+def wheel(name, packages, bench_name=None, large=False):
     """The virtual environment that holds the packages; installs them where that is cheap or asked for."""
     taken = os.path.join(BUILD, "bench-work", bench_name) if bench_name else None
     if taken and os.path.exists(os.path.join(taken, "complete")):
@@ -87,8 +87,7 @@ def wheel(name, packages, bench_name=None, large=False, dependencies=False):
                    f"ABC_TEST_{name.upper()}=DIR names a virtual environment that has it")
     shutil.rmtree(where, ignore_errors=True)
     for command in ([sys.executable, "-m", "venv", where],
-                    [os.path.join(where, "bin", "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
-                     *([] if dependencies else ["--no-deps"]), *packages]):
+                    [os.path.join(where, "bin", "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", *packages]):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_LIMIT, check=False)
         except subprocess.TimeoutExpired:

@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
 """test_torchrun.py - the hello example under a real torchrun: one agent, two agents that share a store, and a restart of all ranks.
 
-usage: test_torchrun.py BUILD ROOT. torch comes from BUILD/launchers/torch, or ABC_TEST_TORCH=DIR, or is installed.
+usage: test_torchrun.py BUILD ROOT. torch comes from BUILD/torch/venv, which tests/torch uses too, or ABC_TEST_TORCH=DIR, or is installed.
 """
 import os
 import socket
+import sys
 import tempfile
 import threading
 
-from launchers import HELLO, case, expect_sums, finish, run, wheel
+from launchers import BUILD, HELLO, ROOT, case, expect_sums, finish, run
 
-TORCH = "torch==2.13.0"
+sys.path.insert(0, os.path.join(ROOT, "tests", "torch"))
+import place  # noqa: E402
 
 
 def torchrun(*options):
-    where = wheel("torch", [TORCH], large=True, dependencies=True)
-    return [os.path.join(where, "bin", "torchrun"), "--no-python", *options]
+    return [str(place.environment(BUILD).parent / "torchrun"), "--no-python", *options]
 
 
 def free_port():

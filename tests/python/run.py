@@ -40,22 +40,22 @@ def interpreter():
     skip("no CPython 3.11 or newer with its header and ensurepip; on Debian: apt-get install python3-dev python3-venv")
 
 
-def environment(place):
+def environment(place, packages=PACKAGES):
     """The Python of a virtual environment with what the tests need."""
     python = place / "venv" / "bin" / "python"
-    wanted = "\n".join(PACKAGES)
+    wanted = "\n".join(packages)
     stamp = place / "venv" / "installed.txt"
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     shutil.rmtree(place / "venv", ignore_errors=True)
     code, said = run(interpreter(), "-m", "venv", place / "venv")
     if code == 0:
-        code, said = run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES)
+        code, said = run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
     if code != 0:
         print(said)
         if os.environ.get("CI"):
             sys.exit("the packages that the tests need could not be installed")
-        skip(f"the packages that the tests need could not be installed: {' '.join(PACKAGES)}")
+        skip(f"the packages that the tests need could not be installed: {' '.join(packages)}")
     stamp.write_text(wanted)
     return python
 
