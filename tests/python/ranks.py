@@ -67,6 +67,59 @@ def rooted(comm):
         assert (out == (whole[:rank].sum(0) if rank else 5)).all()
 
 
+def vectors(comm):
+    """Blocks of different sizes, zero among them, with gaps and without, in place and not, in all three forms, against NumPy."""
+    rank, size = comm.rank, comm.size
+    rng = np.random.default_rng(11)
+    for scale in (0, 1, 30, 20_000):
+        sizes = rng.integers(0, scale + 1, (size, size))  # from whom, to whom
+        whole = [[np.full(sizes[a, b], 10 * a + b, "i4") for b in range(size)] for a in range(size)]
+        sent, got = sizes[rank], sizes[:, rank]
+        mine = np.concatenate([*whole[rank], np.full(3, -1, "i4")])  # longer than the counts name
+        wanted = np.concatenate([whole[a][rank] for a in range(size)])
+        assert comm.alltoallv(mine, out := np.full(wanted.size + 2, 7, "i4"), sent, got.tolist()) is out
+        assert (out[:-2] == wanted).all() and (out[-2:] == 7).all()
+        square = np.maximum(sizes, sizes.T)  # in place each pair agrees on one size
+        offsets = [5 + sum(square[rank][:b]) + 2 * b for b in range(size)]
+        out = np.full(offsets[-1] + square[rank][-1], -3, "i4")
+        for b in range(size):
+            out[offsets[b]:][:square[rank][b]] = 10 * rank + b
+        comm.alltoallv_start(None, out, None, square[rank], out_offsets=offsets).wait()
+        assert all((out[offsets[b]:][:square[rank][b]] == 10 * b + rank).all() for b in range(size)) and (out[:5] == -3).all()
+        counts, blocks = sizes[0], whole[0]
+        alone, ends = blocks[rank], np.cumsum(sizes[0])
+        gathered = np.concatenate(blocks)
+        assert (comm.allgatherv(alone, np.zeros(gathered.size, "i4"), counts) == gathered).all()
+        backwards = gathered.size - ends  # offsets that descend
+        request = comm.allgatherv_request(alone, out := np.zeros(gathered.size, "i4"), counts, backwards)
+        for _ in range(3):
+            assert (request.start().wait() == np.concatenate(blocks[::-1])).all()
+        out[:] = -1
+        out[ends[rank] - counts[rank]:ends[rank]] = alone
+        assert (comm.allgatherv(None, out, counts) == gathered).all()
+        summed = np.empty(counts[rank], "i4")
+        assert (comm.reduce_scatterv(gathered, summed, counts) == size * alone).all()
+        assert (comm.reduce_scatterv_start(gathered, summed, counts, "max").wait() == alone).all()
+        for root in range(size):
+            here = (np.full(gathered.size, -1, "i4"), counts) if rank == root else ()
+            result = comm.gatherv(alone, *here, root=root)
+            assert result is None if rank != root else (result == gathered).all()
+            if rank == root:
+                result[:ends[rank] - counts[rank]] = -1
+            result = comm.gatherv_request(None if rank == root else alone, *here, root=root).start().wait()
+            assert result is None if rank != root else (result == gathered).all()
+            summed[:] = -1
+            given = (gathered, summed, counts) if rank == root else (None, summed)
+            assert (comm.scatterv(*given, root=root) == alone).all()
+            assert (comm.scatterv_request(*given, root=root).start().wait() == alone).all()
+    try:
+        got = [3 - (r == (rank + 1) % size) for r in range(size)]
+        comm.alltoallv(np.zeros(size * 3, "f4"), np.zeros(size * 3, "f4"), [3] * size, got)
+        raise AssertionError("counts that disagree were taken")
+    except abcomm.MismatchError as error:
+        assert "3" in str(error) and "2" in str(error), error
+
+
 def messages(comm):
     """By source and tag, any of both, shorter than the array, started, exchanged, refused."""
     rank, size = comm.rank, comm.size

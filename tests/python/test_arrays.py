@@ -118,6 +118,43 @@ def test_bad_arguments(solo, call, words):
     solo.barrier()
 
 
+FOUR = np.zeros(4, "f4")
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), None), "out_counts is missing"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), [4, 1]), r"out_counts is \[4, 1\].*sequence of 1"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), 4), "out_counts is 4.*sequence of 1"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), ["4"]), r"out_counts\[0\] is '4'.*integer"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), [-1]), r"out_counts\[0\] is -1.*0 or more"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), [1 << 70]), r"out_counts\[0\] is 1180591620717411303424"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), [2.0]), r"out_counts\[0\] is 2.0"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), [3]), r"input has 4 elements, but out_counts\[0\] is 3"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), [4], [1]), "rank 0 has 4 elements from 1 on, but the output has only 4"),
+    (lambda c: c.allgatherv(FOUR, FOUR.copy(), [1 << 63], [1 << 63]), "output has only 4"),
+    (lambda c: c.allgatherv(FOUR, np.zeros(4, "f8"), [4]), "f32.*f64"),
+    (lambda c: c.reduce_scatterv(FOUR, FOUR.copy(), [5]), "5 elements from 0 on, but the input has only 4"),
+    (lambda c: c.reduce_scatterv(FOUR, FOUR.copy(), [3]), r"output has 4 elements, but in_counts\[0\] is 3"),
+    (lambda c: c.reduce_scatterv(None, FOUR.copy(), [4]), "no input"),
+    (lambda c: c.gatherv(FOUR), "no output"), (lambda c: c.gatherv(FOUR, FOUR.copy()), "out_counts is missing"),
+    (lambda c: c.scatterv(None, FOUR.copy(), [4]), "no input"),
+    (lambda c: c.alltoallv(FOUR, FOUR.copy(), None, [4]), "in_counts is missing"),
+    (lambda c: c.alltoallv(FOUR, FOUR.copy(), [4], [3]), "sends itself 4 elements and gets 3"),
+    (lambda c: c.run("allreduce", FOUR, in_counts=[4]), "allreduce.*no in_counts"),
+    (lambda c: c.run("barrier", out_offsets=[4]), "barrier.*no out_offsets")])
+def test_bad_counts(solo, call, words):
+    with pytest.raises(abcomm.ArgumentError, match=words):
+        call(solo)
+    solo.barrier()
+
+
+def test_counts_are_copied(solo):
+    counts = [4]
+    request = solo.allgatherv_request(np.ones(4, "f4"), np.zeros(4, "f4"), counts)
+    counts[0] = 1 << 40
+    assert (request.start().wait() == 1).all()
+
+
 def test_overlap_is_told(solo):
     x = np.zeros(10, "f4")
     with pytest.raises(abcomm.ArgumentError, match="overlap"):
@@ -160,9 +197,10 @@ def test_no_growth(solo):
     """References to arrays, results and names come back."""
     import sys
 
-    x, y, name = np.ones(10, "f4"), np.ones(10, "f4"), "one" + "shot"
+    x, y, name, counts = np.ones(10, "f4"), np.ones(10, "f4"), "one" + "shot", [1000]
+    counts[0] -= 990
     bf16 = np.ones(10, ml_dtypes.bfloat16)
-    things = (x, y, name, bf16, solo)
+    things = (x, y, name, counts, bf16, solo)
 
     def all_ways():
         for _ in range(100):
@@ -171,6 +209,7 @@ def test_no_growth(solo):
             solo.allreduce(ByDlpack(x))
             solo.allreduce_start(x, y, callback=lambda error: None).wait()
             solo.allreduce_request(x)
+            solo.alltoallv(x, y, counts, counts)
             for bad in (x[::2], 1, (1, 2, 3, 4)):
                 with pytest.raises(abcomm.Error):
                     solo.allreduce(bad, y)

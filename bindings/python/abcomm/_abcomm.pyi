@@ -1,7 +1,7 @@
 """Types of the extension; src/*.c define what is declared here."""
 import builtins
-from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Final, Self
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, ClassVar, Final, Self, SupportsIndex
 
 Callback = Callable[[Error | None], object]
 
@@ -86,6 +86,11 @@ class Communicator:
         algorithm: str | None = None,
         tag: int | None = None,
         preserve: bool | None = None,
+        callback: None = None,
+        in_counts: Iterable[SupportsIndex] | None = None,
+        in_offsets: Iterable[SupportsIndex] | None = None,
+        out_counts: Iterable[SupportsIndex] | None = None,
+        out_offsets: Iterable[SupportsIndex] | None = None,
     ) -> Any: ...
     def start(
         self,
@@ -99,6 +104,10 @@ class Communicator:
         tag: int | None = None,
         preserve: bool | None = None,
         callback: Callback | None = None,
+        in_counts: Iterable[SupportsIndex] | None = None,
+        in_offsets: Iterable[SupportsIndex] | None = None,
+        out_counts: Iterable[SupportsIndex] | None = None,
+        out_offsets: Iterable[SupportsIndex] | None = None,
     ) -> Request: ...
     def prepare(
         self,
@@ -112,6 +121,10 @@ class Communicator:
         tag: int | None = None,
         preserve: bool | None = None,
         callback: Callback | None = None,
+        in_counts: Iterable[SupportsIndex] | None = None,
+        in_offsets: Iterable[SupportsIndex] | None = None,
+        out_counts: Iterable[SupportsIndex] | None = None,
+        out_offsets: Iterable[SupportsIndex] | None = None,
     ) -> Request: ...
     def split(self, color: int, key: int = 0) -> Self | None: ...
     def load_plan(self, text: str, check: bool = True) -> None: ...

@@ -6,14 +6,17 @@ is not started yet. Options are keywords, the same everywhere: see Options and R
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, TypedDict, Unpack
 
 from abcomm import _abcomm
 from abcomm._abcomm import Received, Request, ScaledSum, collectives
 
 # What has the buffer protocol or DLPack, or (address, count, dtype). Python has no type for "any of these".
 Array: TypeAlias = Any
+# A count or an offset for each rank, in elements.
+Counts: TypeAlias = Iterable[SupportsIndex]
 Op: TypeAlias = str | int | ScaledSum
 Callback: TypeAlias = "_abcomm.Callback"
 
@@ -59,6 +62,11 @@ _SCATTER = collectives["scatter"]
 _ALLTOALL = collectives["alltoall"]
 _SCAN = collectives["scan"]
 _EXSCAN = collectives["exscan"]
+_GATHERV = collectives["gatherv"]
+_SCATTERV = collectives["scatterv"]
+_ALLGATHERV = collectives["allgatherv"]
+_REDUCE_SCATTERV = collectives["reduce_scatterv"]
+_ALLTOALLV = collectives["alltoallv"]
 _SEND = collectives["send"]
 _RECV = collectives["recv"]
 
@@ -252,6 +260,102 @@ class Communicator(_abcomm.Communicator):
     def exscan_request(self, array: Array, out: Array = None, op: Op = "sum", **options: Unpack[RequestOptions]) -> Request:
         """exscan, to be started by the request's start()."""
         return self.prepare(_EXSCAN, array, out, op, **options)
+
+    # ---- a count for each rank: arrays of many blocks may be longer than what the counts name
+
+    def allgatherv(self, array: Array | None, out: Array, counts: Counts, offsets: Counts | None = None,
+                   **options: Unpack[Options]) -> Any:
+        """Rank r's `array`, of counts[r] elements, at offsets[r] of `out` on all ranks; without offsets one after another.
+
+        `array` None: it lies in its place of `out`. All ranks give the same counts; offsets are each rank's own affair.
+        """
+        return self.run(_ALLGATHERV, array, out, out_counts=counts, out_offsets=offsets, **options)
+
+    def allgatherv_start(self, array: Array | None, out: Array, counts: Counts, offsets: Counts | None = None,
+                         **options: Unpack[RequestOptions]) -> Request:
+        """allgatherv, started."""
+        return self.start(_ALLGATHERV, array, out, out_counts=counts, out_offsets=offsets, **options)
+
+    def allgatherv_request(self, array: Array | None, out: Array, counts: Counts, offsets: Counts | None = None,
+                           **options: Unpack[RequestOptions]) -> Request:
+        """allgatherv, to be started by the request's start()."""
+        return self.prepare(_ALLGATHERV, array, out, out_counts=counts, out_offsets=offsets, **options)
+
+    def reduce_scatterv(self, array: Array, out: Array, counts: Counts, op: Op = "sum", **options: Unpack[Options]) -> Any:
+        """Reduce `array` over all ranks; `out` gets this rank's block of counts[rank] elements, and may be that block of `array`.
+
+        All ranks give the same counts; the blocks lie one after another.
+        """
+        return self.run(_REDUCE_SCATTERV, array, out, op, in_counts=counts, **options)
+
+    def reduce_scatterv_start(self, array: Array, out: Array, counts: Counts, op: Op = "sum",
+                              **options: Unpack[RequestOptions]) -> Request:
+        """reduce_scatterv, started."""
+        return self.start(_REDUCE_SCATTERV, array, out, op, in_counts=counts, **options)
+
+    def reduce_scatterv_request(self, array: Array, out: Array, counts: Counts, op: Op = "sum",
+                                **options: Unpack[RequestOptions]) -> Request:
+        """reduce_scatterv, to be started by the request's start()."""
+        return self.prepare(_REDUCE_SCATTERV, array, out, op, in_counts=counts, **options)
+
+    def gatherv(self, array: Array | None, out: Array = None, counts: Counts | None = None, offsets: Counts | None = None,
+                root: int = 0, **options: Unpack[Options]) -> Any:
+        """Rank r's `array`, of counts[r] elements, at offsets[r] of root's `out`. Only root gives out, counts and offsets.
+
+        Without offsets blocks lie one after another. Root's `array` None: it lies in its place of `out`.
+        """
+        return self.run(_GATHERV, array, out, None, root, out_counts=counts, out_offsets=offsets, **options)
+
+    def gatherv_start(self, array: Array | None, out: Array = None, counts: Counts | None = None, offsets: Counts | None = None,
+                      root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """gatherv, started."""
+        return self.start(_GATHERV, array, out, None, root, out_counts=counts, out_offsets=offsets, **options)
+
+    def gatherv_request(self, array: Array | None, out: Array = None, counts: Counts | None = None, offsets: Counts | None = None,
+                        root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """gatherv, to be started by the request's start()."""
+        return self.prepare(_GATHERV, array, out, None, root, out_counts=counts, out_offsets=offsets, **options)
+
+    def scatterv(self, array: Array | None, out: Array, counts: Counts | None = None, offsets: Counts | None = None, root: int = 0,
+                 **options: Unpack[Options]) -> Any:
+        """counts[r] elements from offsets[r] of root's `array` on go to rank r's `out`, which on root may be that block.
+
+        Only root gives array, counts and offsets; without offsets blocks lie one after another.
+        """
+        return self.run(_SCATTERV, array, out, None, root, in_counts=counts, in_offsets=offsets, **options)
+
+    def scatterv_start(self, array: Array | None, out: Array, counts: Counts | None = None, offsets: Counts | None = None,
+                       root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """scatterv, started."""
+        return self.start(_SCATTERV, array, out, None, root, in_counts=counts, in_offsets=offsets, **options)
+
+    def scatterv_request(self, array: Array | None, out: Array, counts: Counts | None = None, offsets: Counts | None = None,
+                         root: int = 0, **options: Unpack[RequestOptions]) -> Request:
+        """scatterv, to be started by the request's start()."""
+        return self.prepare(_SCATTERV, array, out, None, root, in_counts=counts, in_offsets=offsets, **options)
+
+    def alltoallv(self, array: Array | None, out: Array, in_counts: Counts | None, out_counts: Counts,
+                  in_offsets: Counts | None = None, out_offsets: Counts | None = None, **options: Unpack[Options]) -> Any:
+        """in_counts[r] elements of `array` go to rank r, out_counts[r] of `out` come from there. Offsets as in allgatherv.
+
+        `array` None: it lies in `out`, with its counts and offsets; in_counts is not looked at.
+        """
+        return self.run(_ALLTOALLV, array, out, in_counts=in_counts, in_offsets=in_offsets, out_counts=out_counts,
+                        out_offsets=out_offsets, **options)
+
+    def alltoallv_start(self, array: Array | None, out: Array, in_counts: Counts | None, out_counts: Counts,
+                        in_offsets: Counts | None = None, out_offsets: Counts | None = None,
+                        **options: Unpack[RequestOptions]) -> Request:
+        """alltoallv, started."""
+        return self.start(_ALLTOALLV, array, out, in_counts=in_counts, in_offsets=in_offsets, out_counts=out_counts,
+                          out_offsets=out_offsets, **options)
+
+    def alltoallv_request(self, array: Array | None, out: Array, in_counts: Counts | None, out_counts: Counts,
+                          in_offsets: Counts | None = None, out_offsets: Counts | None = None,
+                          **options: Unpack[RequestOptions]) -> Request:
+        """alltoallv, to be started by the request's start()."""
+        return self.prepare(_ALLTOALLV, array, out, in_counts=in_counts, in_offsets=in_offsets, out_counts=out_counts,
+                            out_offsets=out_offsets, **options)
 
     # ---- send
 

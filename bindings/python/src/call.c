@@ -8,19 +8,32 @@
 
 #include <string.h>
 
-/* How much an array holds, in counts; and on which ranks it exists. */
-enum { NONE, ONE, ALL, ROOT_ONE, ROOT_ALL };
+/* How much an array holds: a block, one for each rank, or one for each rank by the list of counts; and on which ranks it exists. */
+enum { NONE, ONE, ALL, LIST, ROOT_ONE, ROOT_ALL, ROOT_LIST };
 struct row {
     const char *name;
     unsigned char in, out;
     bool reduces, rooted; /* rooted: has a root, or the other rank of a message */
 };
 static const struct row rows[] = {
-    {"allreduce", ONE, ONE, true, false},      {"reduce_scatter", ALL, ONE, true, false}, {"allgather", ONE, ALL, false, false},
-    {"broadcast", ROOT_ONE, ONE, false, true}, {"barrier", NONE, NONE, false, false},     {"reduce", ONE, ROOT_ONE, true, true},
-    {"gather", ONE, ROOT_ALL, false, true},    {"scatter", ROOT_ALL, ONE, false, true},   {"alltoall", ALL, ALL, false, false},
-    {"scan", ONE, ONE, true, false},           {"exscan", ONE, ONE, true, false},         {"send", ONE, NONE, false, true},
+    {"allreduce", ONE, ONE, true, false},
+    {"reduce_scatter", ALL, ONE, true, false},
+    {"allgather", ONE, ALL, false, false},
+    {"broadcast", ROOT_ONE, ONE, false, true},
+    {"barrier", NONE, NONE, false, false},
+    {"reduce", ONE, ROOT_ONE, true, true},
+    {"gather", ONE, ROOT_ALL, false, true},
+    {"scatter", ROOT_ALL, ONE, false, true},
+    {"alltoall", ALL, ALL, false, false},
+    {"scan", ONE, ONE, true, false},
+    {"exscan", ONE, ONE, true, false},
+    {"send", ONE, NONE, false, true},
     {"recv", NONE, ONE, false, true},
+    {"gatherv", ONE, ROOT_LIST, false, true},
+    {"scatterv", ROOT_LIST, ONE, false, true},
+    {"allgatherv", ONE, LIST, false, false},
+    {"reduce_scatterv", LIST, ONE, true, false},
+    {"alltoallv", LIST, LIST, false, false},
 };
 enum { ROWS = sizeof rows / sizeof rows[0], NUMBERS = ABC_RECV + 1 };
 static const struct row *by_number[NUMBERS];
@@ -94,8 +107,9 @@ static long number_of(PyObject *object, PyObject *dict, const char *what)
 
 static int slot_of(PyObject *keyword)
 {
-    static const char *const names[ABCPY_ARGUMENTS] = {"collective", "array",     "out", "op",       "root",
-                                                       "timeout",    "algorithm", "tag", "preserve", "callback"};
+    static const char *const names[ABCPY_ARGUMENTS] = {"collective", "array",      "out",        "op",         "root",
+                                                       "timeout",    "algorithm",  "tag",        "preserve",   "callback",
+                                                       "in_counts",  "in_offsets", "out_counts", "out_offsets"};
     for (int i = 0; i < ABCPY_ARGUMENTS; i++)
         if (PyUnicode_CompareWithASCIIString(keyword, names[i]) == 0)
             return i;
@@ -128,7 +142,17 @@ struct place {
 
 static bool exists(unsigned char extent, struct place p)
 {
-    return extent == ONE || extent == ALL || (extent != NONE && p.rank == p.root);
+    return extent == ONE || extent == ALL || extent == LIST || (extent != NONE && p.rank == p.root);
+}
+
+static bool by_list(unsigned char extent)
+{
+    return extent == LIST || extent == ROOT_LIST;
+}
+
+static bool is_wide(unsigned char extent)
+{
+    return extent == ALL || extent == ROOT_ALL || by_list(extent);
 }
 
 static uint64_t counts_in(unsigned char extent, struct place p)
@@ -152,14 +176,18 @@ static int set_count(const struct row *row, struct place p, bool has_in, struct 
     return 0;
 }
 
+static int check_types(const struct row *row, const struct abcpy_call *c)
+{
+    if (c->in.type == c->out.type)
+        return 0;
+    abcpy_raise_type("%s: the input is of type %s, the output of type %s; they must be the same", row->name,
+                     abc_type_name(c->in.type), abc_type_name(c->out.type));
+    return -1;
+}
+
 static int check_other(const struct row *row, struct place p, struct abcpy_call *c)
 {
     uint64_t in = c->call.count * counts_in(row->in, p), out = c->call.count * counts_in(row->out, p);
-    if (c->in.type != c->out.type) {
-        abcpy_raise_type("%s: the input is of type %s, the output of type %s; they must be the same", row->name,
-                         abc_type_name(c->in.type), abc_type_name(c->out.type));
-        return -1;
-    }
     if (c->in.count == in && c->out.count == out)
         return 0;
     abcpy_raise(ABC_ERR_ARGUMENT,
@@ -167,6 +195,46 @@ static int check_other(const struct row *row, struct place p, struct abcpy_call 
                 row->name, (unsigned long long)c->in.count, (unsigned long long)c->out.count, p.size,
                 (unsigned long long)(c->out.count / counts_in(row->out, p) * counts_in(row->in, p)));
     return -1;
+}
+
+/* The array of one block beside one with a list: as long as the list says, where this rank has the list. */
+static int set_single(const struct row *row, struct place p, bool has_in, bool has_out, struct abcpy_call *c)
+{
+    bool listed_in = by_list(row->in), given = listed_in ? has_out : has_in;
+    const uint64_t *list = listed_in ? c->call.in_counts : c->call.out_counts;
+    uint64_t held = listed_in ? c->out.count : c->in.count;
+    if (list && given && held != list[p.rank]) {
+        abcpy_raise(ABC_ERR_ARGUMENT, "%s: the %s has %llu elements, but %s[%d] is %llu", row->name, listed_in ? "output" : "input",
+                    (unsigned long long)held, listed_in ? "in_counts" : "out_counts", p.rank, (unsigned long long)list[p.rank]);
+        return -1;
+    }
+    c->call.count = given ? held : list[p.rank];
+    return 0;
+}
+
+/* The same for a collective with a count for each rank; arrays of many blocks may be longer than what the lists name. */
+static int set_counts(const struct row *row, struct place p, const struct abcpy_arguments *a, bool has_in, bool has_out,
+                      struct abcpy_call *c)
+{
+    bool in = by_list(row->in) && has_in, out = by_list(row->out) && has_out;
+    if (exists(row->in, p) && by_list(row->in) && !by_list(row->out) && !has_in)
+        return abcpy_raise_type("%s: no input was given", row->name), -1;
+    if (abcpy_counts_take(row->name, (in ? 3u : 0) | (out ? 12u : 0), p.size, a, c) != 0)
+        return -1;
+    if ((in && abcpy_counts_fit(row->name, true, p.size, c) != 0) || (out && abcpy_counts_fit(row->name, false, p.size, c) != 0))
+        return -1;
+    c->call.type = has_out ? c->out.type : c->in.type;
+    return by_list(row->in) && by_list(row->out) ? 0 : set_single(row, p, has_in, has_out, c);
+}
+
+static int set_sizes(const struct row *row, struct place p, const struct abcpy_arguments *a, bool has_in, bool has_out,
+                     struct abcpy_call *c)
+{
+    if (has_in && has_out && check_types(row, c) != 0)
+        return -1;
+    if (by_list(row->in) || by_list(row->out))
+        return set_counts(row, p, a, has_in, has_out, c);
+    return set_count(row, p, has_in, c) != 0 || (has_in && has_out && check_other(row, p, c) != 0) ? -1 : 0;
 }
 
 /* ---- arrays ---- */
@@ -186,7 +254,7 @@ static void set_pointers(const struct row *row, struct place p, bool has_in, boo
 static int take_arrays(const struct row *row, struct place p, const struct abcpy_arguments *a, struct abcpy_call *c)
 {
     PyObject *in = a->at[ABCPY_IN], *out = a->at[ABCPY_OUT];
-    bool one = row->in != ALL && row->in != ROOT_ALL, same = one ? row->out == ONE || row->out == ROOT_ONE : row->out == row->in;
+    bool same = is_wide(row->in) ? row->out == row->in : !is_wide(row->out);
     if (in && !out && same && exists(row->out, p)) {
         out = in;
         in = NULL;
@@ -209,7 +277,7 @@ static int take_arrays(const struct row *row, struct place p, const struct abcpy
     if (out && abcpy_array_take(out, what, true, &c->out) != 0)
         return -1;
     c->result = Py_NewRef(out ? out : Py_None);
-    if (set_count(row, p, in != NULL, c) != 0 || (in && out && check_other(row, p, c) != 0))
+    if (set_sizes(row, p, a, in != NULL, out != NULL, c) != 0)
         return -1;
     set_pointers(row, p, in != NULL, out != NULL, c);
     return 0;
@@ -286,6 +354,8 @@ static int take(int rank, int size, const struct abcpy_arguments *a, struct abcp
         return -1;
     p.root = c->call.root;
     c->call.received = number == ABC_RECV ? &c->received : NULL;
+    if (!by_list(row->in) && !by_list(row->out) && abcpy_counts_refuse(row->name, a) != 0)
+        return -1;
     if (row->in == NONE && row->out == NONE)
         c->result = Py_NewRef(Py_None);
     else if (take_arrays(row, p, a, c) != 0)
@@ -297,6 +367,7 @@ int abcpy_call_take(int rank, int size, const struct abcpy_arguments *a, struct 
 {
     c->in.has_view = c->out.has_view = false;
     c->in.owner = c->out.owner = c->result = c->algorithm = c->op = NULL;
+    c->lists = NULL;
     if (take(rank, size, a, c) == 0)
         return 0;
     abcpy_call_release(c);
@@ -327,4 +398,6 @@ void abcpy_call_release(struct abcpy_call *c)
     Py_CLEAR(c->result);
     Py_CLEAR(c->algorithm);
     Py_CLEAR(c->op);
+    PyMem_Free(c->lists);
+    c->lists = NULL;
 }

@@ -73,6 +73,7 @@ struct abcpy_call {
     PyObject *algorithm; /* keeps call.algorithm alive */
     PyObject *op;        /* keeps call.op, if it is an object */
     abc_received received;
+    uint64_t *lists; /* memory of the call's counts and offsets, or NULL */
 };
 /* The arguments of run, start and prepare, in the order of their positions. */
 enum {
@@ -86,7 +87,12 @@ enum {
     ABCPY_TAG,
     ABCPY_PRESERVE,
     ABCPY_CALLBACK,
-    ABCPY_ARGUMENTS
+    ABCPY_IN_COUNTS, /* four lists, in the order of counts.c */
+    ABCPY_IN_OFFSETS,
+    ABCPY_OUT_COUNTS,
+    ABCPY_OUT_OFFSETS,
+    ABCPY_ARGUMENTS,
+    ABCPY_LISTS = ABCPY_ARGUMENTS - ABCPY_IN_COUNTS
 };
 struct abcpy_arguments {
     PyObject *at[ABCPY_ARGUMENTS]; /* borrowed; NULL where none, or None, was given */
@@ -99,6 +105,16 @@ int abcpy_call_take(int rank, int size, const struct abcpy_arguments *arguments,
 /* What a completed operation returns: the output as it was passed, None, or for a receive a Received. NULL with an exception. */
 PyObject *abcpy_call_result(const struct abcpy_call *call);
 void abcpy_call_release(struct abcpy_call *call);
+
+/* ---- counts.c ---- */
+/* Fill the call's lists from the arguments: those whose bit is set in `lists`. 0, or -1 with an exception; in both cases
+ * abcpy_call_release frees them. */
+int abcpy_counts_take(const char *collective, unsigned lists, int size, const struct abcpy_arguments *arguments,
+                      struct abcpy_call *call);
+/* Do the blocks of the input (else of the output) lie inside its array? 0, or -1 with an exception. */
+int abcpy_counts_fit(const char *collective, bool input, int size, const struct abcpy_call *call);
+/* -1 with an exception if a list was given; for collectives that have none. */
+int abcpy_counts_refuse(const char *collective, const struct abcpy_arguments *arguments);
 
 /* ---- comm.c ---- */
 struct abcpy_flight;
