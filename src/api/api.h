@@ -10,6 +10,8 @@ int abci_prepare(abc_comm *comm, const abc_call *call, struct abc_request *reque
 int abci_prepare_why(abc_comm *comm, const abc_call *call, struct abc_request *request, enum abci_why *why);
 /* message.c: the same for ABC_SEND and ABC_RECV; `comm` is usable. */
 int abci_message_prepare(abc_comm *comm, const abc_call *call, struct abc_request *request);
+/* The same and run it to its end. */
+int abci_message_run(abc_comm *comm, const abc_call *call);
 /* The text of a receive whose message did not fit. */
 int abci_message_refused(const struct abc_request *request);
 /* request.c: the status of a request that is over, with its text for the calling thread. */

@@ -63,6 +63,8 @@ static bool maybe_tiny(const abc_comm *comm, const abc_call *c)
 ABC_API int abc_run(abc_comm *comm, const abc_call *call)
 {
     struct abc_request q;
+    if (comm && call && (call->collective == ABC_SEND || call->collective == ABC_RECV))
+        return abci_message_run(comm, call);
     if (maybe_tiny(comm, call)) {
         int tiny = abci_engine_run_tiny(&comm->engine, call);
         if (ABCI_LIKELY(tiny == ABC_OK || tiny == ABCI_LATE))

@@ -610,6 +610,24 @@ int abci_engine_run_late(struct abci_engine *e, struct abc_request *q)
     return run_claimed(e, q);
 }
 
+/* Nothing is outstanding that a pass would advance, so nobody is held up by a wait for one message. */
+static bool is_idle(const struct abci_engine *e)
+{
+    return !(e->active | e->messages | (uint32_t)(e->queue != NULL)) && !atomic_load_explicit(&e->inbox, memory_order_relaxed) &&
+           !abci_shm_failed(e->shm);
+}
+
+int abci_engine_run_briefs(struct abci_engine *e, const struct abci_brief *messages, int count)
+{
+    int over = 0;
+    if (!try_claim(e))
+        return 0;
+    for (bool more = is_idle(e); more && over < count; over += more)
+        more = messages[over].send ? abci_send_brief(e, &messages[over]) : abci_receive_brief(e, &messages[over]);
+    release_claim(e);
+    return over;
+}
+
 /*
  * A short call like one before, on an idle engine: only its header is stored now, end_short or abci_issue does the rest.
  * With a progress thread the general machine starts it: who ends it is open then.

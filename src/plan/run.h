@@ -163,6 +163,18 @@ struct abci_tiny {
     struct abc_request like;   /* the call as it was prepared; its buffers mean nothing any more */
 };
 
+/* A message with no option set, to or from one named peer; the arguments are sound. */
+struct abci_brief {
+    const char *in;
+    char *out;
+    uint64_t count;         /* of a receive: room */
+    uint64_t element;       /* bytes of one */
+    abc_received *received; /* of a receive, or NULL */
+    int peer, tag;          /* ABC_ANY_TAG: any */
+    uint8_t type;
+    bool send;
+};
+
 struct abci_instance;
 struct abci_region;
 struct abci_mailroom;
@@ -227,6 +239,11 @@ int abci_engine_run(struct abci_engine *engine, struct abc_request *request);
 #define ABCI_LATE 2
 int abci_engine_run_tiny(struct abci_engine *engine, const abc_call *call);
 int abci_engine_run_late(struct abci_engine *engine, struct abc_request *request);
+/*
+ * Short messages on an idle engine, one after another: returns how many of them are over. Of the next one nothing has happened:
+ * there is no free slot, it is long, its message is late or another one came; abci_engine_run does it.
+ */
+int abci_engine_run_briefs(struct abci_engine *engine, const struct abci_brief *messages, int count);
 /*
  * Start without blocking; wait and test below complete it. Of a short call that the engine knows only the header is stored
  * here, and peers' memory is left alone: a look at a header that is not there yet would slow down the peer that is about to write

@@ -131,6 +131,9 @@ int abci_mail_room_open(struct abci_engine *e);
 void abci_mail_room_close(struct abci_engine *e);
 void abci_mail_post(struct abci_engine *e, struct abc_request *q);
 int abci_mail_pass(struct abci_engine *e, const struct abc_request *own);
+/* run_send.c, run_recv.c: a short message on an idle engine, looked for as long as spinning pays; false: nothing has happened. */
+bool abci_send_brief(struct abci_engine *e, const struct abci_brief *b);
+bool abci_receive_brief(struct abci_engine *e, const struct abci_brief *b);
 void abci_mail_fail(struct abci_engine *e, int status);                            /* all end with the status */
 double abci_mail_timeout(const struct abci_engine *e);                             /* the shortest, 0: none is open */
 void abci_mail_describe(const struct abci_engine *e, char *text, size_t capacity); /* the longest waiting one */

@@ -73,34 +73,46 @@ static uint8_t mode_of(const struct abci_engine *e, const struct abc_request *q)
     return ABCI_MAIL_TILED;
 }
 
+/* The next slot is taken: all of its line but number and bytes. */
+static struct abci_mail_slot *begin(struct abci_engine *e, struct abci_outbound *out, uint8_t after, uint8_t mode)
+{
+    struct abci_mail_slot *s = &out->box->slot[out->next];
+    out->used ^= 1ull << out->next;
+    out->next = after;
+    out->number++;
+    s->mode = mode;
+    s->next = after;
+    if (abci_mutated("c1_mail_before_copy")) {
+        abci_mail_publish(e->shm, s, out->number);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return s;
+}
+
+static void copy_in(struct abci_outbound *out, struct abci_mail_slot *s, const char *in, uint64_t bytes)
+{
+    if (bytes > ABCI_MAIL_LINE)
+        memcpy(out->box->page[s - out->box->slot], in, bytes);
+    else if (bytes)
+        memcpy(s->payload, in, bytes);
+}
+
 /* Put the message into its slot. True when the sender may have its buffer back. */
 static bool put(struct abci_engine *e, struct abci_outbound *out, struct abc_request *q, uint8_t after)
 {
     int slot = out->next;
-    struct abci_mail_slot *s = &out->box->slot[slot];
     uint8_t mode = mode_of(e, q);
-    bool over = mode <= ABCI_MAIL_IN_PAGE, early = abci_mutated("c1_mail_before_copy");
-    q->mail.number = ++out->number;
+    bool over = mode <= ABCI_MAIL_IN_PAGE;
+    struct abci_mail_slot *s = begin(e, out, after, mode);
+    q->mail.number = out->number;
     q->mail.mode = mode;
-    out->used ^= 1ull << slot;
-    out->next = after;
     s->count = q->id.count;
     s->tag = q->tag;
     s->type = q->id.type;
-    s->mode = mode;
-    s->next = after;
-    if (early) {
-        abci_mail_publish(e->shm, s, q->mail.number);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-    if (mode == ABCI_MAIL_IN_LINE && q->mail.bytes)
-        memcpy(s->payload, q->in, q->mail.bytes);
-    else if (mode == ABCI_MAIL_IN_PAGE)
-        memcpy(out->box->page[slot], q->in, q->mail.bytes);
-    else if (mode == ABCI_MAIL_DIRECT)
-        s->place = q->direct[ABCI_IN];
+    if (over)
+        copy_in(out, s, q->in, q->mail.bytes);
     else
-        s->place = (uint64_t)(uintptr_t)q->in;
+        s->place = mode == ABCI_MAIL_DIRECT ? q->direct[ABCI_IN] : (uint64_t)(uintptr_t)q->in;
     ABCI_HOOK(e->shm->rank, (uint32_t)q->mail.number, ABCI_STOP_SEND);
     if (!over) {
         out->waiting |= 1ull << slot;
@@ -127,6 +139,24 @@ static int put_pending(struct abci_engine *e, struct abci_outbound *out)
 static bool has_left(const struct abci_engine *e, int peer)
 {
     return atomic_load_explicit(&e->shm->control->left[peer / 64], memory_order_acquire) >> (peer % 64) & 1;
+}
+
+bool abci_send_brief(struct abci_engine *e, const struct abci_brief *b)
+{
+    struct abci_outbound *out = e->mail->out[b->peer];
+    uint64_t bytes = b->count * b->element;
+    uint8_t after;
+    if (!out || bytes > ABCI_MAIL_EAGER || has_left(e, b->peer) || !find_slot(out, &after))
+        return false;
+    struct abci_mail_slot *s = begin(e, out, after, bytes > ABCI_MAIL_LINE ? ABCI_MAIL_IN_PAGE : ABCI_MAIL_IN_LINE);
+    s->count = b->count;
+    s->tag = b->tag;
+    s->type = b->type;
+    copy_in(out, s, b->in, bytes);
+    ABCI_HOOK(e->shm->rank, (uint32_t)out->number, ABCI_STOP_SEND);
+    abci_mail_publish(e->shm, s, out->number);
+    abci_mail_note(e, b, out->number);
+    return true;
 }
 
 int abci_send_first(struct abci_engine *e, struct abc_request *q)

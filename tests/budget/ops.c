@@ -49,6 +49,8 @@ static const struct shape {
     {"scatter", ABC_SCATTER, 1},
     {"alltoall", ABC_ALLTOALL, 0}, /* of the rooted ones rank 0 reads */
     {"exscan", ABC_EXSCAN, 0},     /* and writes its input only */
+    {"send", ABC_SEND, 1},
+    {"recv", ABC_RECV, 1}, /* the message is there already */
 };
 static const uint32_t sizes[] = {8, 4096, LARGEST};
 
@@ -177,11 +179,13 @@ static int operations_of(uint32_t bytes)
 static void run_case(const struct shape *shape, uint32_t bytes, enum mode mode)
 {
     for (int r = 0; r < NRANKS; r++) {
-        abc_call_init(&side[r].call, shape->collective);
+        bool message = shape->collective >= ABC_SEND;
+        abc_collective other = shape->collective == ABC_SEND ? ABC_RECV : ABC_SEND;
+        abc_call_init(&side[r].call, message && r == 1 ? other : shape->collective);
         side[r].call.in = side[r].in;
         side[r].call.out = side[r].out;
         side[r].call.count = bytes / sizeof(float);
-        side[r].call.root = shape->root;
+        side[r].call.root = message ? 1 - r : shape->root;
         side[r].request = NULL;
     }
     for (int i = 0; i < operations_of(bytes); i++) /* plans, staging, what is kept from call to call */

@@ -23,6 +23,7 @@ static const struct {
     {"mail_whole", check_mail_whole},
     {"mail_credits", check_mail_credits},
     {"mail_last_look", check_mail_last_look},
+    {"mail_brief_last_look", check_mail_brief_last_look},
     {"mail_compared", check_mail_compared},
     {"calls_compared", check_calls_compared},
     {"counts_compared", check_counts_compared},

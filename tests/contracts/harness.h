@@ -56,6 +56,7 @@ int check_slots_wait(void);
 int check_mail_whole(void); /* mail.c */
 int check_mail_credits(void);
 int check_mail_last_look(void);
+int check_mail_brief_last_look(void);
 int check_mail_compared(void);
 int check_swaps_wait(void);
 int check_regions_wait(void);
