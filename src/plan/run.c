@@ -121,6 +121,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     size_t n = (size_t)shm->nranks;
     memset(e, 0, sizeof *e);
     e->shm = shm;
+    e->claim = &shm->control->claim;
     e->next_sequence = 1;
     e->slots_free_to = ABCI_SLOTS;
     e->chain = seed;
@@ -175,10 +176,10 @@ int abci_engine_allow_remote(struct abci_engine *e)
 
 static bool try_claim(struct abci_engine *e)
 {
-    uint32_t free = 0;
-    /* acquire: pairs with release_claim; the engine's plain fields belong to the holder */
-    return atomic_load_explicit(&e->claim, memory_order_relaxed) == 0 &&
-           atomic_compare_exchange_strong_explicit(&e->claim, &free, 1, memory_order_seq_cst, memory_order_relaxed);
+    uint32_t free = ABCI_CLAIM_FREE;
+    /* acquire: pairs with release_claim; the engine's plain fields belong to the holder. And with abci_shm_settle */
+    return atomic_load_explicit(e->claim, memory_order_relaxed) == ABCI_CLAIM_FREE &&
+           atomic_compare_exchange_strong_explicit(e->claim, &free, ABCI_CLAIM_HELD, memory_order_seq_cst, memory_order_relaxed);
 }
 
 static void wake_local(struct abci_engine *e)
@@ -249,7 +250,7 @@ static void release_claim(struct abci_engine *e)
     struct abc_request *called = e->callbacks;
     e->callbacks = NULL;
     e->callbacks_end = &e->callbacks;
-    atomic_store_explicit(&e->claim, 0, memory_order_seq_cst); /* seq_cst: before the load of sleepers */
+    atomic_store_explicit(e->claim, ABCI_CLAIM_FREE, memory_order_seq_cst); /* seq_cst: before the load of sleepers */
     while (called) {
         struct abc_request *q = called;
         called = q->next;
@@ -269,7 +270,7 @@ static void sleep_local(struct abci_engine *e, struct abc_request *q)
 {
     atomic_fetch_add_explicit(&e->sleepers, 1, memory_order_seq_cst);
     uint32_t event = atomic_load_explicit(&e->event, memory_order_seq_cst);
-    bool undriven = atomic_load_explicit(&e->claim, memory_order_seq_cst) == 0 && state_of(q) == ABCI_REQUEST_STARTED;
+    bool undriven = atomic_load_explicit(e->claim, memory_order_seq_cst) == ABCI_CLAIM_FREE && state_of(q) == ABCI_REQUEST_STARTED;
     if (!undriven && state_of(q) != ABCI_REQUEST_COMPLETE)
         futex_sleep(&e->event, event);
     atomic_fetch_sub_explicit(&e->sleepers, 1, memory_order_seq_cst);
@@ -280,7 +281,7 @@ static void sleep_progress(struct abci_engine *e, _Atomic int *stop)
 {
     atomic_store_explicit(&e->idle, 1, memory_order_seq_cst); /* before the loads below; pairs with release_claim and start */
     bool needed =
-        atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && !atomic_load_explicit(&e->claim, memory_order_seq_cst);
+        atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && !atomic_load_explicit(e->claim, memory_order_seq_cst);
     if (!needed && !atomic_load_explicit(stop, memory_order_acquire))
         futex_sleep(&e->idle, 1);
     atomic_store_explicit(&e->idle, 0, memory_order_seq_cst);
@@ -326,10 +327,12 @@ static int fail_local(struct abci_engine *e, int status)
     return status;
 }
 
-/* The communicator has ended: every operation of this rank ends with its status, in order. */
+/* The communicator has ended: every operation of this rank ends with its status, in order, once no thread reads its buffers. */
 static void fail_all(struct abci_engine *e)
 {
     struct abci_failure record;
+    atomic_store_explicit(e->claim, ABCI_CLAIM_ENDED, memory_order_release); /* pairs with abci_shm_settle: others wait for this */
+    abci_shm_settle(e->shm);
     e->status = abci_shm_failure(e->shm, &record);
     if (e->status == ABC_OK)
         e->status = ABC_ERR_INTERNAL;
@@ -727,7 +730,7 @@ int abci_engine_drain(struct abci_engine *e, double timeout)
 {
     uint32_t last = e->next_sequence - 1;
     struct abci_waiting w = {0};
-    int suspect = -1;
+    int suspect = -1, result = ABC_OK;
     for (int r = 0; r < e->shm->nranks; r++) {
         uint16_t one = (uint16_t)r;
         while (r != e->shm->rank && e->shm->peer[r].control && !abci_shm_peer_done(&e->shm->peer[r], last) &&
@@ -737,12 +740,14 @@ int abci_engine_drain(struct abci_engine *e, double timeout)
                 abci_shm_fail(e->shm, status, r, NULL, NULL,
                               "rank %d has not finished operation #%u within %g s while rank %d destroyed the communicator", r,
                               last, timeout, e->shm->rank);
-                return status;
+                result = status;
             }
             if (status == ABC_ERR_PEER)
                 break; /* dead or gone: it reads nothing any more */
         }
         abci_shm_wait_over(e->shm, &w, &one, 1);
     }
-    return ABC_OK;
+    if (abci_shm_failed(e->shm))
+        abci_shm_settle(e->shm); /* nobody reads the staging that goes back now */
+    return result;
 }

@@ -187,7 +187,7 @@ struct abci_engine {
     bool offers;          /* every peer is another process: buffers in the arena may be offered, see run_offer.c */
     uint64_t stream_from; /* bytes of an operation whose output is streamed: it outgrows the caches */
     /* between threads */
-    _Atomic uint32_t claim;              /* 1 while a thread drives */
+    _Atomic uint32_t *claim;             /* enum abci_claim; in the control block */
     _Atomic uint32_t event;              /* futex: claim released or a request of somebody else completed */
     _Atomic uint32_t sleepers;           /* threads on `event` */
     _Atomic uint32_t idle;               /* futex: 1 while the progress thread sleeps */

@@ -79,6 +79,20 @@ void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct a
             abci_shm_ring(shm->peer[r].control);
 }
 
+void abci_shm_settle(struct abci_shm *shm)
+{
+    double end = abci_now() + shm->wait.timeout;
+    for (int r = 0; r < shm->nranks && !abci_mutated("c7_reader_inside"); r++) {
+        struct abci_control *c = shm->peer[r].control;
+        if (r == shm->rank || !c || shm->peer[r].pidfd >= 0)
+            continue;
+        /* An addition, not a load: who claims later has it before its own look at the record, which then shows the failure. acq_rel
+         * pairs with try_claim and, for the reads of whoever was inside, with release_claim and fail_all. */
+        while (atomic_fetch_add_explicit(&c->claim, 0, memory_order_acq_rel) == ABCI_CLAIM_HELD && abci_now() < end)
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+}
+
 int abci_shm_failure(const struct abci_shm *shm, struct abci_failure *copy)
 {
     const struct abci_failure *f = shm->failure;

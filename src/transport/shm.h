@@ -103,6 +103,9 @@ struct abci_failure {
 
 #define ABCI_RANK_WORDS (ABCI_MAX_RANKS / 64) /* that hold a bit for each rank */
 
+/* Does a thread of this rank drive the communicator? Who holds the claim may read peers' memory; once ENDED it does no more. */
+enum abci_claim { ABCI_CLAIM_FREE, ABCI_CLAIM_HELD, ABCI_CLAIM_ENDED };
+
 /* One rank's end of a communicator in its own segment. */
 struct abci_control {
     _Alignas(ABCI_LINE) uint32_t magic; /* identity: cold */
@@ -116,6 +119,7 @@ struct abci_control {
     _Alignas(ABCI_LINE) _Atomic uint64_t waiters;  /* bit rank % 64: that rank sleeps until this one writes something */
     _Alignas(ABCI_LINE) _Atomic uint64_t waiter[ABCI_RANK_WORDS]; /* beyond 64 ranks: bit r: which ranks those are */
     _Alignas(ABCI_LINE) _Atomic uint32_t done;                    /* every operation up to it reads nothing more of a peer */
+    _Alignas(ABCI_LINE) _Atomic uint32_t claim;                   /* enum abci_claim; between the threads of the owner's process */
     _Alignas(ABCI_LINE) struct abci_failure failure;              /* used in rank 0's block only */
     _Alignas(ABCI_LINE) _Atomic uint64_t left[ABCI_RANK_WORDS];   /* bit r: rank r has left and never touches this block again */
     _Alignas(ABCI_LINE) _Atomic uint64_t probe[8 * 16];           /* start-up measurement: a line a word */
@@ -240,6 +244,12 @@ void abci_shm_fail(struct abci_shm *shm, int status, int culprit, const struct a
                    const struct abci_call_id *theirs, const char *format, ...) ABCI_PRINTF(6, 7);
 /* Copy of the record once state != 0; waits for the writer to complete it, not longer than a second. Returns the status. */
 int abci_shm_failure(const struct abci_shm *shm, struct abci_failure *copy);
+/*
+ * The communicator has failed: wait until no other rank of this process is inside a pass, where it may read this rank's buffers and
+ * staging; a later pass sees the failure first. Ranks of other processes may be stopped and are not waited for. At most the
+ * communicator's timeout.
+ */
+void abci_shm_settle(struct abci_shm *shm);
 /* "allreduce(count 14, f32, sum)". */
 void abci_call_describe(const struct abci_call_id *call, char *text, size_t capacity);
 

@@ -29,6 +29,7 @@ static const struct {
     {"counts_compared", check_counts_compared},
     {"last_look", check_last_look},
     {"failure_rings", check_failure_rings},
+    {"no_reader_inside", check_no_reader_inside},
     {"no_late_writer", check_no_late_writer},
     {"no_late_spread", check_no_late_spread},
     {"sealed", check_sealed},

@@ -164,6 +164,64 @@ int check_failure_rings(void)
     return run_processes(2, failure_rings);
 }
 
+static _Atomic int inside; /* 1: rank 1 is in the middle of a read of rank 0's buffer */
+
+static void read_slowly(const void *in, void *inout, uint64_t count, abc_type type, void *context)
+{
+    (void)in;
+    (void)inout;
+    (void)count;
+    (void)type;
+    if (context) {
+        atomic_store(&inside, 1);
+        sleep_ms(100);
+        atomic_store(&inside, 0);
+    }
+}
+
+/* Ranks are threads. Rank 1 is reading rank 0's buffer where it is when rank 0 aborts: rank 0 must not get it back before the read
+ * is over. */
+static int reader_inside(struct rank *r)
+{
+    void *memory = NULL;
+    abc_op op;
+    abc_request *request;
+    abc_call call;
+    abc_comm *comm = must_create(r, 5);
+    if (!comm || !expect_ok(r, abc_mem_alloc(LARGE, &memory), "abc_mem_alloc") ||
+        !expect_ok(r, abc_op_create(read_slowly, 1, r->rank == 1 ? r : NULL, &op), "abc_op_create"))
+        return 1;
+    abc_call_init(&call, ABC_REDUCE);
+    call.in = call.out = memory;
+    call.count = LARGE / 4;
+    call.type = ABC_I32;
+    call.op = op;
+    call.root = 1;
+    memset(memory, 1, LARGE);
+    expect_ok(r, abc_start(comm, &call, &request), "start");
+    if (r->rank == 0) {
+        for (int ms = 0; ms < 2000 && !atomic_load(&inside); ms++) {
+            abc_test(request);
+            sleep_ms(1);
+        }
+        expect(r, atomic_load(&inside), "rank 1 does not read");
+        expect_ok(r, abc_comm_abort(comm, "on purpose"), "abort");
+    }
+    int status = abc_wait(&request);
+    expect(r, status == ABC_ERR_ABORTED, "after an abort: %s", abc_status_name(status));
+    expect(r, r->rank == 1 || !atomic_load(&inside), "the buffer was given back while rank 1 read it");
+    memset(memory, 2, LARGE);
+    destroy(r, comm);
+    abc_mem_free(memory);
+    abc_op_free(op);
+    return r->failures;
+}
+
+int check_no_reader_inside(void)
+{
+    return run_threads(2, reader_inside);
+}
+
 /* ---- C8 ---- */
 
 static _Atomic int stop_once;

@@ -68,6 +68,7 @@ int check_callback_free(void); /* ends.c */
 int check_sleeper_rung(void);
 int check_last_look(void);
 int check_failure_rings(void);
+int check_no_reader_inside(void);
 int check_no_late_writer(void);
 int check_no_late_spread(void);
 int check_sealed(void);

@@ -298,7 +298,7 @@ static int threads_mix(struct rank *r)
  * out, and it is waited for first. */
 static int handed_in(struct rank *r)
 {
-    _Atomic uint32_t *claim = &r->comm->engine.claim;
+    _Atomic uint32_t *claim = r->comm->engine.claim;
     int32_t x[2][2], sum[2][2] = {{0}};
     bool ok = true;
     for (int round = 0; round < 20 && ok; round++) {
