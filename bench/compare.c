@@ -9,7 +9,8 @@
  * copy_us and half_us, with two ranks only: each rank copies what the other has just written, the whole size or half of it, into
  * its own memory. Together with the hand-off they bound what any library can reach. read_us, read_half_us: it only reads that.
  * Usage: compare SETTING PART [MOST_BYTES [SCALE]]; SCALE multiplies the number of samples. Parts: `tune`, allreduce without arena
- * and copies; `allreduce`; `collectives`, the other three; `own`, our calls among themselves.
+ * and copies; `allreduce`; `collectives`, those that trainings use beside it; `rest`, all others and messages; `types`, allreduce
+ * of short types; `crowd`, two calls that many ranks can make; `own`, our calls among themselves.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 
 #include "compare.h"
 
+#define LENGTH(list) (sizeof(list) / sizeof(list)[0])
 #define WARMUP 2
 #define MOST_BYTES (32u << 20)   /* with two ranks */
 #define MOST_CROWDED (8u << 20)  /* with more */
@@ -139,40 +141,78 @@ static void measure_cell(struct session *s, const struct cell *cell)
 
 static void measure_allreduce(struct session *s)
 {
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && sizes[i] <= wanted.most; i++)
+    for (size_t i = 0; i < LENGTH(sizes) && sizes[i] <= wanted.most; i++)
         for (int in_place = 0; in_place < 2; in_place++)
             measure_cell(s,
                          &(struct cell){.what = "allreduce", .collective = ABC_ALLREDUCE, .bytes = sizes[i], .in_place = in_place});
 }
 
-/* A broadcast has one buffer. */
-static void measure_collectives(struct session *s)
+/* One call that the peer has, at each of these sizes. */
+static void measure_sizes(struct session *s, struct cell cell, const size_t *some, size_t count)
 {
-    for (int c = ABC_REDUCE_SCATTER; c <= ABC_BROADCAST; c++)
-        for (size_t i = 0; i < sizeof few_sizes / sizeof few_sizes[0] && few_sizes[i] <= wanted.most && peer_has((abc_collective)c);
-             i++)
-            measure_cell(s, &(struct cell){.what = abc_collective_name((abc_collective)c),
-                                           .collective = (abc_collective)c,
-                                           .bytes = few_sizes[i],
-                                           .in_place = c == ABC_BROADCAST});
+    bool known = cell.against_own || peer_has(cell.collective, cell.type);
+    for (size_t i = 0; known && i < count && some[i] <= wanted.most; i++) {
+        cell.bytes = some[i];
+        measure_cell(s, &cell);
+    }
 }
 
-/* bfloat16 has the bytes, not the count, of the float32 call beside it. */
+static void measure_collective(struct session *s, int collective, const size_t *some, size_t count)
+{
+    bool rooted = collective == ABC_BROADCAST || collective == ABC_REDUCE || collective == ABC_GATHER || collective == ABC_SCATTER;
+    struct cell cell = {.what = abc_collective_name((abc_collective)collective),
+                        .collective = collective,
+                        .rooted = rooted,
+                        .in_place = collective == ABC_BROADCAST}; /* which has one buffer */
+    measure_sizes(s, cell, some, count);
+}
+
+static void measure_collectives(struct session *s)
+{
+    static const int these[] = {ABC_REDUCE_SCATTER, ABC_ALLGATHER, ABC_BROADCAST, ABC_ALLTOALL};
+    for (size_t k = 0; k < LENGTH(these); k++)
+        measure_collective(s, these[k], few_sizes, LENGTH(few_sizes));
+}
+
+static void measure_rest(struct session *s)
+{
+    static const int these[] = {ABC_REDUCE, ABC_GATHER, ABC_SCATTER, ABC_SCAN, ABC_EXSCAN, ABC_ALLGATHERV, ABC_ALLTOALLV};
+    static const size_t three_sizes[] = {8, 8192, 1u << 20}, none[] = {0};
+    measure_collective(s, ABC_BARRIER, none, 1);
+    for (size_t k = 0; k < LENGTH(these); k++)
+        measure_collective(s, these[k], three_sizes, LENGTH(three_sizes));
+    measure_sizes(s, (struct cell){.what = "sendrecv", .collective = PEER_SENDRECV}, three_sizes, LENGTH(three_sizes));
+    if (s->nranks == 2)
+        measure_sizes(s, (struct cell){.what = "pingpong", .collective = PEER_PINGPONG}, three_sizes, LENGTH(three_sizes));
+}
+
+/* Many ranks: do they come to an end, and when? */
+static void measure_crowd(struct session *s)
+{
+    static const size_t small[] = {8, 64u << 10}, none[] = {0};
+    measure_collective(s, ABC_ALLTOALL, small, LENGTH(small));
+    measure_collective(s, ABC_BARRIER, none, 1);
+}
+
+static const struct {
+    const char *name;
+    abc_type type;
+} short_types[] = {{"bf16", ABC_BF16}, {"f16", ABC_F16}, {"i8", ABC_I8}};
+
+static void measure_types(struct session *s)
+{
+    for (size_t k = 0; k < LENGTH(short_types); k++)
+        measure_sizes(s, (struct cell){.what = short_types[k].name, .type = short_types[k].type}, few_sizes, LENGTH(few_sizes));
+}
+
+/* Short types have the bytes, not the count, of the float32 call beside them. */
 static void measure_own(struct session *s)
 {
-    static const struct {
-        const char *what;
-        abc_type type;
-        enum form form;
-    } ours[] = {{"bf16", ABC_BF16, BLOCKING}, {"started", ABC_F32, STARTED}, {"persistent", ABC_F32, PERSISTENT}};
-    for (size_t k = 0; k < sizeof ours / sizeof ours[0]; k++)
-        for (size_t i = 0; i < sizeof few_sizes / sizeof few_sizes[0] && few_sizes[i] <= wanted.most; i++)
-            if (ours[k].form == BLOCKING || few_sizes[i] == 8)
-                measure_cell(s, &(struct cell){.what = ours[k].what,
-                                               .type = ours[k].type,
-                                               .form = ours[k].form,
-                                               .bytes = few_sizes[i],
-                                               .against_own = true});
+    for (size_t k = 0; k < LENGTH(short_types); k++)
+        measure_sizes(s, (struct cell){.what = short_types[k].name, .type = short_types[k].type, .against_own = true}, few_sizes,
+                      LENGTH(few_sizes));
+    measure_sizes(s, (struct cell){.what = "started", .form = STARTED, .against_own = true}, few_sizes, 1);
+    measure_sizes(s, (struct cell){.what = "persistent", .form = PERSISTENT, .against_own = true}, few_sizes, 1);
 }
 
 static const struct {
@@ -182,11 +222,14 @@ static const struct {
 } parts[] = {{"tune", measure_allreduce, true, false},
              {"allreduce", measure_allreduce, false, true},
              {"collectives", measure_collectives, false, false},
+             {"rest", measure_rest, false, false},
+             {"types", measure_types, false, false},
+             {"crowd", measure_crowd, false, false},
              {"own", measure_own, false, false}};
 
 static int usage_error(void)
 {
-    fprintf(stderr, "usage: compare SETTING tune|allreduce|collectives|own [MOST_BYTES [SCALE]]\n");
+    fprintf(stderr, "usage: compare SETTING tune|allreduce|collectives|rest|types|crowd|own [MOST_BYTES [SCALE]]\n");
     return 2;
 }
 
@@ -194,7 +237,7 @@ int main(int argc, char **argv)
 {
     static struct session session;
     struct session *s = &session;
-    size_t which = 0, count = sizeof parts / sizeof parts[0];
+    size_t which = 0, count = LENGTH(parts);
     if (argc < 3)
         return usage_error();
     if (peer_open(&argc, &argv, &s->rank, &s->nranks) != 0)
@@ -213,7 +256,7 @@ int main(int argc, char **argv)
     size_t buffer = wanted.most < LEAST_BYTES ? LEAST_BYTES : wanted.most;
     if (bench_frame_open(&s->frame, s->rank, s->nranks, true, peer_share, NULL) != 0)
         compare_fail(s, "no common frame");
-    compare_open(s, buffer, parts[which].bounds);
+    compare_open(s, 2 * buffer, parts[which].bounds); /* twice: see compare_lay_out */
     if (s->nranks == 2 && parts[which].bounds)
         compare_open_mailboxes(s, buffer);
     parts[which].measure(s);

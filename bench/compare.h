@@ -18,15 +18,16 @@ enum copy { WHOLE, HALF, COPY_COUNT };
 /* Who copies: memcpy, or a loop of plain stores, of which the faster one counts; READ has no stores at all. */
 enum hand { LIBRARY, VECTORS, READ, HAND_COUNT };
 
-/* What is timed in turns. The peer always has float32 and a blocking call; type and form are of our side. */
+/* What is timed in turns. The peer always has a blocking call; the form is of our side. */
 struct cell {
     const char *what; /* its name in the rows */
-    abc_collective collective;
+    int collective;   /* or a message, see peer.h */
     abc_type type;
     enum form form;
     size_t bytes; /* of the whole vector; each rank has at least one element of it */
     bool in_place;
-    bool against_own; /* the peer's part is played by our own blocking call on the same communicator */
+    bool rooted;      /* the roots take turns */
+    bool against_own; /* the peer's part is played by our own blocking call of float32 on the same communicator */
 };
 
 struct session {
@@ -37,6 +38,7 @@ struct session {
     uint32_t *seeds;
     uint32_t iteration;
     float *mailbox[2]; /* written by this rank, by the other; NULL: no copies are measured */
+    struct peer_blocks blocks;
     abc_request *request;
     uint64_t wrong[WHO_COUNT];
     double samples[WHO_COUNT][MOST_SAMPLES], handoff[MOST_SAMPLES], copies[COPY_COUNT][HAND_COUNT][MOST_SAMPLES];
@@ -56,6 +58,16 @@ void compare_prepare(struct session *s, const struct cell *cell);
 void compare_finish(struct session *s);
 /* One call with new data before and a full check after it, in microseconds. */
 double compare_sample(struct session *s, const struct cell *cell, enum who who);
+
+/* ---- compare_data.c -------------------------------------------------------------------------------------------------------------
+ */
+
+/* The call of this iteration: buffers, count, root. Blocks of different sizes need buffers of twice the cell's bytes. */
+struct peer_call compare_lay_out(struct session *s, const struct cell *cell, enum who who);
+/* New data in this rank's input. */
+void compare_fill(struct session *s, const struct peer_call *call);
+/* Wrong elements of this rank's output. */
+uint64_t compare_check(const struct session *s, const struct peer_call *call);
 
 /* ---- compare_bounds.c -----------------------------------------------------------------------------------------------------------
  */

@@ -22,16 +22,6 @@ struct meeting {
     unsigned char key[32];
 };
 
-/* The buffers of one call and what belongs in them. */
-struct plan {
-    abc_type type;
-    const void *in;
-    void *out;
-    uint64_t count; /* as abc_collective says */
-    uint64_t block; /* elements of one rank, where the collective has blocks */
-    int root;
-};
-
 /* A loopback address that was free a moment ago, and a key that strangers do not know. */
 static void arrange(struct session *s, struct meeting *m)
 {
@@ -102,72 +92,67 @@ void compare_close(struct session *s)
     free(s->seeds);
 }
 
-static struct plan plan_of(struct session *s, const struct cell *cell, enum who who)
+static int ping_pong(const struct peer_call *c, abc_comm *comm)
 {
-    struct plan p = {.type = who == PEER ? ABC_F32 : cell->type, .root = 0};
-    void **buffers = who == ARENA ? s->arena : s->plain;
-    uint64_t n = cell->bytes / abc_type_size(p.type), block = n / (uint64_t)s->nranks;
-    p.out = buffers[1];
-    p.in = cell->in_place ? p.out : buffers[0];
-    p.block = block > 0 ? block : 1;
-    p.count = cell->collective == ABC_REDUCE_SCATTER || cell->collective == ABC_ALLGATHER ? p.block : n;
-    if (cell->collective == ABC_BROADCAST)
-        p.root = (int)(s->iteration % (uint32_t)s->nranks);
-    return p;
+    int rank = abc_comm_rank(comm);
+    int status = rank == 0 ? abc_send(c->in, c->count, c->type, 1, 0, comm) : abc_recv(c->out, c->count, c->type, 0, 0, comm, NULL);
+    if (status != ABC_OK)
+        return status;
+    return rank == 0 ? abc_recv(c->out, c->count, c->type, 1, 0, comm, NULL) : abc_send(c->in, c->count, c->type, 0, 0, comm);
 }
 
-/* Each rank's part of the input; a receiver of a broadcast gets data that must not stay. */
-static void fill(struct session *s, const struct cell *cell, const struct plan *p, uint32_t limit)
+static int send_receive(const struct peer_call *c, abc_comm *comm)
 {
-    uint64_t first = 0, count = p->count;
-    if (cell->collective == ABC_REDUCE_SCATTER)
-        count = p->block * (uint64_t)s->nranks;
-    else if (cell->collective == ABC_ALLGATHER)
-        first = p->block * (uint64_t)s->rank;
-    bench_fill((void *)p->in, p->type, limit, s->seeds[s->rank], first, count);
+    int rank = abc_comm_rank(comm), nranks = abc_comm_size(comm);
+    return abc_sendrecv(c->in, c->count, (rank + 1) % nranks, 0, c->out, c->count, (rank + nranks - 1) % nranks, 0, c->type, comm,
+                        NULL);
 }
 
-static uint64_t check(struct session *s, const struct cell *cell, const struct plan *p, uint32_t limit)
+int peer_run_ours(const struct peer_call *c, abc_comm *comm)
 {
-    uint64_t wrong = 0, block = p->block;
-    size_t size = abc_type_size(p->type);
-    switch (cell->collective) {
+    const struct peer_blocks *b = c->blocks;
+    switch (c->what) {
     case ABC_REDUCE_SCATTER:
-        return bench_check(p->out, p->type, ABC_SUM, limit, s->seeds, s->nranks, block * (uint64_t)s->rank, block);
+        return abc_reduce_scatter(c->in, c->out, c->count, c->type, ABC_SUM, comm);
     case ABC_ALLGATHER:
-        for (int r = 0; r < s->nranks; r++)
-            wrong += bench_check((const char *)p->out + (uint64_t)r * block * size, p->type, ABC_SUM, limit, &s->seeds[r], 1,
-                                 (uint64_t)r * block, block);
-        return wrong;
+        return abc_allgather(c->in, c->out, c->count, c->type, comm);
     case ABC_BROADCAST:
-        return bench_check(p->out, p->type, ABC_SUM, limit, &s->seeds[p->root], 1, 0, p->count);
+        return abc_broadcast(c->in, c->out, c->count, c->type, c->root, comm);
+    case ABC_BARRIER:
+        return abc_barrier(comm);
+    case ABC_REDUCE:
+        return abc_reduce(c->in, c->out, c->count, c->type, ABC_SUM, c->root, comm);
+    case ABC_GATHER:
+        return abc_gather(c->in, c->out, c->count, c->type, c->root, comm);
+    case ABC_SCATTER:
+        return abc_scatter(c->in, c->out, c->count, c->type, c->root, comm);
+    case ABC_ALLTOALL:
+        return abc_alltoall(c->in, c->out, c->count, c->type, comm);
+    case ABC_SCAN:
+        return abc_scan(c->in, c->out, c->count, c->type, ABC_SUM, comm);
+    case ABC_EXSCAN:
+        return abc_exscan(c->in, c->out, c->count, c->type, ABC_SUM, comm);
+    case ABC_ALLGATHERV:
+        return abc_allgatherv(c->in, c->out, b->wide_out, b->wide_out_at, c->type, comm);
+    case ABC_ALLTOALLV:
+        return abc_alltoallv(c->in, b->wide_in, b->wide_in_at, c->out, b->wide_out, b->wide_out_at, c->type, comm);
+    case PEER_SENDRECV:
+        return send_receive(c, comm);
+    case PEER_PINGPONG:
+        return ping_pong(c, comm);
     default:
-        return bench_check(p->out, p->type, ABC_SUM, limit, s->seeds, s->nranks, 0, p->count);
-    }
-}
-
-static int call_blocking(struct session *s, const struct cell *cell, const struct plan *p)
-{
-    switch (cell->collective) {
-    case ABC_REDUCE_SCATTER:
-        return abc_reduce_scatter(p->in, p->out, p->count, p->type, ABC_SUM, s->comm);
-    case ABC_ALLGATHER:
-        return abc_allgather(p->in, p->out, p->count, p->type, s->comm);
-    case ABC_BROADCAST:
-        return abc_broadcast(p->in, p->out, p->count, p->type, p->root, s->comm);
-    default:
-        return abc_allreduce(p->in, p->out, p->count, p->type, ABC_SUM, s->comm);
+        return abc_allreduce(c->in, c->out, c->count, c->type, ABC_SUM, comm);
     }
 }
 
 /* Start and wait together. */
-static int call_ours(struct session *s, const struct cell *cell, const struct plan *p)
+static int call_ours(struct session *s, const struct cell *cell, const struct peer_call *c)
 {
     if (cell->form == BLOCKING)
-        return call_blocking(s, cell, p);
+        return peer_run_ours(c, s->comm);
     if (cell->form == STARTED) {
         abc_request *request;
-        int status = abc_allreduce_start(p->in, p->out, p->count, p->type, ABC_SUM, s->comm, &request);
+        int status = abc_allreduce_start(c->in, c->out, c->count, c->type, ABC_SUM, s->comm, &request);
         return status == ABC_OK ? abc_wait(&request) : status;
     }
     int status = abc_restart(s->request);
@@ -179,13 +164,13 @@ void compare_prepare(struct session *s, const struct cell *cell)
     memset(s->wrong, 0, sizeof s->wrong);
     if (cell->form != PERSISTENT)
         return;
-    struct plan p = plan_of(s, cell, OURS);
+    struct peer_call c = compare_lay_out(s, cell, OURS);
     abc_call call;
-    abc_call_init(&call, cell->collective);
-    call.in = p.in;
-    call.out = p.out;
-    call.count = p.count;
-    call.type = p.type;
+    abc_call_init(&call, (abc_collective)cell->collective);
+    call.in = c.in;
+    call.out = c.out;
+    call.count = c.count;
+    call.type = c.type;
     call.op = ABC_SUM;
     if (abc_request_create(s->comm, &call, &s->request) != ABC_OK)
         compare_fail(s, abc_last_error());
@@ -203,24 +188,22 @@ double compare_sample(struct session *s, const struct cell *cell, enum who who)
     s->iteration++;
     for (int r = 0; r < s->nranks; r++)
         s->seeds[r] = bench_seed(s->iteration, r);
-    struct plan p = plan_of(s, cell, who);
-    struct peer_call theirs = {cell->collective, p.in, p.out, p.count, p.root};
-    uint32_t limit = bench_data_limit(p.type, s->nranks);
+    struct peer_call call = compare_lay_out(s, cell, who);
     int status;
-    fill(s, cell, &p, limit);
+    compare_fill(s, &call);
     if (bench_frame_begin(&s->frame) != 0)
         compare_fail(s, "the ranks are no more together");
     if (who != PEER)
-        status = call_ours(s, cell, &p);
+        status = call_ours(s, cell, &call);
     else if (cell->against_own)
-        status = call_blocking(s, cell, &p);
+        status = peer_run_ours(&call, s->comm);
     else
-        status = peer_run(&theirs);
+        status = peer_run(&call);
     double us = bench_frame_end(&s->frame);
     if (status != 0)
         compare_fail(s, who == PEER && !cell->against_own ? "the peer's call failed" : abc_last_error());
     if (us < 0)
         compare_fail(s, "the ranks are no more together");
-    s->wrong[who] += check(s, cell, &p, limit);
+    s->wrong[who] += compare_check(s, &call);
     return us;
 }

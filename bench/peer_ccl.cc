@@ -1,6 +1,6 @@
 /*
  * peer_ccl.cc - oneCCL for CPUs as the peer of bench/compare.c. Its ranks meet over Intel MPI, whose launcher starts them. Of its
- * collectives only allreduce is compared. A call is started and waited for, which is its blocking form.
+ * collectives only allreduce is compared, of types that we have, too. A call is started and waited for, which is its blocking form.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -48,15 +48,23 @@ int peer_share(void *, void *data, size_t bytes)
     return MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD) == MPI_SUCCESS ? 0 : -1;
 }
 
-int peer_has(abc_collective collective)
+static ccl::datatype type_of(abc_type type)
 {
-    return collective == ABC_ALLREDUCE;
+    return type == ABC_BF16  ? ccl::datatype::bfloat16
+           : type == ABC_F16 ? ccl::datatype::float16
+           : type == ABC_I8  ? ccl::datatype::int8
+                             : ccl::datatype::float32;
+}
+
+int peer_has(int what, abc_type type)
+{
+    return what == ABC_ALLREDUCE && (type == ABC_F32 || type_of(type) != ccl::datatype::float32);
 }
 
 int peer_run(const struct peer_call *call)
 {
     try {
-        ccl::allreduce(call->in, call->out, call->count, ccl::datatype::float32, ccl::reduction::sum, *comm).wait();
+        ccl::allreduce(call->in, call->out, call->count, type_of(call->type), ccl::reduction::sum, *comm).wait();
     } catch (const std::exception &e) {
         std::fprintf(stderr, "compare: oneCCL: %s\n", e.what());
         return -1;

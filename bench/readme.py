@@ -95,7 +95,7 @@ def other_lines():
     """What newer results have beside allreduce: the other collectives and the targets."""
     name, _, _ = newest_comparison()
     results = table.read_results(ROOT / "bench/results" / (name + ".csv"))
-    for collective in ("reduce_scatter", "allgather", "broadcast"):
+    for collective in ("reduce_scatter", "allgather", "broadcast", "alltoall"):
         cells = [r for r in results if r["what"] == collective and r["against"] == "all"]
         ratios = [float(r["ratio"]) for r in cells]
         ranks = ", ".join(sorted({r["ranks"] for r in cells}, key=int))

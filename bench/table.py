@@ -376,7 +376,7 @@ def markdown(rows, notes, name):
     others = [r for r in every if r["what"] != "allreduce"]
     lines = [
         "# Collectives against other libraries\n",
-        f"Made by `./dev bench {name}`; docs/benchmarking.md says how to read it. Float32 sum, both libraries alternating in one process;",
+        f"Made by `./dev bench {name}`; docs/benchmarking.md says how to read it. Float32 sums, both libraries alternating in one process;",
         "fresh data before and a full check after every call, one rank up to 1 us late, time from the last start to the last end. The peer",
         "always has private buffers; ours are private too, or of `abc_mem_alloc` (arena). Microseconds are medians; a ratio is the median",
         "over runs of the ratio inside a run, the smallest of all settings of all peers. 0.92-1.08 counts as a tie.\n",

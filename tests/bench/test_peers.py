@@ -175,8 +175,8 @@ def check_time_over(place):
 
 def check_program(place):
     """Every part of the program, our library being the peer too: complete rows, no wrong result, the sizes in order."""
-    parts = {"tune": 2 * 7, "allreduce": 2 * 7, "collectives": 3 * 3, "own": 3 + 2}
-    for ranks, part in ((2, "tune"), (2, "allreduce"), (3, "collectives"), (2, "own")):
+    parts = {"tune": 2 * 7, "allreduce": 2 * 7, "collectives": 4 * 3, "rest": 1 + 9 * 2, "types": 3 * 3, "crowd": 2, "own": 3 * 3 + 2}
+    for ranks, part in ((2, "tune"), (2, "allreduce"), (3, "collectives"), (2, "rest"), (2, "types"), (5, "crowd"), (2, "own")):
         done = subprocess.run([ABCOMM, "run", "-n", str(ranks), "--", COMPARE, "own/blocking", part, "32768", "0.02"], timeout=60,
                               capture_output=True, text=True, check=False)
         lines = [line[line.find(kind + ","):] for line in done.stdout.splitlines() for kind in ("row", "samples")

@@ -103,7 +103,7 @@ def check_parts(rows, text):
                   "| started | 2 | private | 8 B | ns above blocking ≤ 50 | 55.00 | **missed** | 0 of 1 |",
                   "| allreduce | 2 near | private | 8 B - 128 B | lower quartile ≥ 1.5 | 2.50 | met | 1 of 1 |",
                   "| allreduce | 2 near | private | 512 B | lower quartile ≥ 2 | | not measured |",
-                  "| reduce_scatter, allgather, broadcast | any | private | 8 B - 8 MB | lower quartile ≥ 1 | 3.00 | met |"):
+                  "| reduce_scatter, allgather, broadcast, alltoall | 2, 4, 8 | private | 8 B - 8 MB | lower quartile ≥ 1 | 3.00 | met |"):
         assert words in text, (words, text)
 
 
