@@ -61,7 +61,7 @@ int inspect_slots(const struct inspect_end *end, const struct abci_header *slot[
 {
     int n = 0;
     for (uint32_t s = end->issued; n < ABCI_SLOTS && s != 0; s--) {
-        const struct abci_header *h = &end->control.header[s % ABCI_SLOTS].head;
+        const struct abci_header *h = &abci_shm_header(&end->control, s)->head;
         if (atomic_load_explicit(&h->sequence, memory_order_relaxed) != s)
             break;
         slot[n++] = h;

@@ -21,7 +21,7 @@ enum abci_event_kind { ABCI_EVENT_NONE, ABCI_EVENT_START, ABCI_EVENT_END, ABCI_E
 /* One record. `number` is 0 while the record is being written, so that a reader can tell a whole one. */
 struct abci_event {
     _Atomic uint64_t number; /* 1 for the ring's first; release: everything below is written, pairs with the reader's second look */
-    uint64_t time;           /* ticks of the ring's clock */
+    uint64_t time;           /* ticks of the ring's clock; of a short call's end: when it last looked at its peers */
     uint64_t count;
     uint32_t sequence; /* the operation's number, which is that of its first chunk; 0: it ended before it got one */
     uint32_t root;
@@ -85,12 +85,19 @@ static inline uint64_t abci_event_ticks(uint32_t clock)
     return abci_event_coarse();
 }
 
-/* The next record, to be filled by the caller and ended by abci_event_commit. */
-static inline struct abci_event *abci_event_begin(struct abci_event_ring *ring, enum abci_event_kind kind)
+/* The next record, to be filled by the caller, the time too, and ended by abci_event_commit; until then it may be opened again. */
+static inline struct abci_event *abci_event_open(struct abci_event_ring *ring)
 {
     struct abci_event *event = &ring->event[ring->next % ABCI_EVENTS];
     atomic_store_explicit(&event->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release); /* the 0 before the fields; pairs with the reader's second look */
+    return event;
+}
+
+/* The same, with the time of now. */
+static inline struct abci_event *abci_event_begin(struct abci_event_ring *ring, enum abci_event_kind kind)
+{
+    struct abci_event *event = abci_event_open(ring);
     event->time = abci_event_ticks(ring->clock);
     event->kind = (uint8_t)kind;
     return event;

@@ -250,7 +250,10 @@ static void release_claim(struct abci_engine *e)
     struct abc_request *called = e->callbacks;
     e->callbacks = NULL;
     e->callbacks_end = &e->callbacks;
-    atomic_store_explicit(e->claim, ABCI_CLAIM_FREE, memory_order_seq_cst); /* seq_cst: before the load of sleepers */
+    atomic_store_explicit(e->claim, ABCI_CLAIM_FREE, memory_order_release); /* pairs with try_claim */
+    if (ABCI_UNLIKELY(!e->shm->barrier_by_kernel))
+        atomic_thread_fence(memory_order_seq_cst); /* before the loads of sleepers and idle; else a sleeper's barrier orders them */
+    atomic_signal_fence(memory_order_seq_cst);
     while (called) {
         struct abc_request *q = called;
         called = q->next;
@@ -265,25 +268,47 @@ static void release_claim(struct abci_engine *e)
         wake_progress(e);
 }
 
-/* Sleep until an event of the engine, unless the request is complete, or needs a driver and the claim is free. */
+static bool claim_is_free(struct abci_engine *e)
+{
+    return atomic_load_explicit(e->claim, memory_order_seq_cst) == ABCI_CLAIM_FREE;
+}
+
+static bool needs_sleep(struct abci_engine *e, struct abc_request *q)
+{
+    int state = state_of(q);
+    return state != ABCI_REQUEST_COMPLETE && !(state == ABCI_REQUEST_STARTED && claim_is_free(e));
+}
+
+/*
+ * Sleep until an event of the engine, unless the request is complete, or needs a driver and the claim is free. Two looks: the
+ * barrier between them, which costs a system call, stands for the fence that release_claim does not have.
+ */
 static void sleep_local(struct abci_engine *e, struct abc_request *q)
 {
     atomic_fetch_add_explicit(&e->sleepers, 1, memory_order_seq_cst);
     uint32_t event = atomic_load_explicit(&e->event, memory_order_seq_cst);
-    bool undriven = atomic_load_explicit(e->claim, memory_order_seq_cst) == ABCI_CLAIM_FREE && state_of(q) == ABCI_REQUEST_STARTED;
-    if (!undriven && state_of(q) != ABCI_REQUEST_COMPLETE)
-        futex_sleep(&e->event, event);
+    if (needs_sleep(e, q)) {
+        abci_shm_order_others(e->shm);
+        if (needs_sleep(e, q))
+            futex_sleep(&e->event, event);
+    }
     atomic_fetch_sub_explicit(&e->sleepers, 1, memory_order_seq_cst);
+}
+
+static bool is_undriven(struct abci_engine *e)
+{
+    return atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && claim_is_free(e);
 }
 
 /* The progress thread has nothing to do, or somebody else does it: sleep until there is something that nobody drives. */
 static void sleep_progress(struct abci_engine *e, _Atomic int *stop)
 {
     atomic_store_explicit(&e->idle, 1, memory_order_seq_cst); /* before the loads below; pairs with release_claim and start */
-    bool needed =
-        atomic_load_explicit(&e->outstanding, memory_order_seq_cst) && !atomic_load_explicit(e->claim, memory_order_seq_cst);
-    if (!needed && !atomic_load_explicit(stop, memory_order_acquire))
-        futex_sleep(&e->idle, 1);
+    if (!is_undriven(e)) {
+        abci_shm_order_others(e->shm); /* as in sleep_local */
+        if (!is_undriven(e) && !atomic_load_explicit(stop, memory_order_acquire))
+            futex_sleep(&e->idle, 1);
+    }
     atomic_store_explicit(&e->idle, 0, memory_order_seq_cst);
 }
 

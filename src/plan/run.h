@@ -220,6 +220,7 @@ struct abci_engine {
     bool header_stored;          /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
     struct abci_tiny *short_out; /* whose header that is, and the chain up to it */
     uint32_t short_chain;
+    uint64_t looked; /* run_tiny.c: ticks at the last look at the clock */
     struct abci_tiny tiny[ABCI_TINY_KINDS]; /* by kind of call, see run_learn.c */
     struct abci_mailroom *mail;             /* messages to and from one peer */
     uint32_t messages;                      /* of those, started and not complete */

@@ -111,6 +111,12 @@ static const char *staged(struct abci_engine *e, const struct abci_tiny *t, int 
     return abci_segment_at(segment, h->base[ABCI_IN] + t->at, t->piece);
 }
 
+/* Reading the clock takes 10 ns here, so it is done where the call waits anyway: behind the header, and between looks at it. */
+ABCI_TWICE void look_at_clock(struct abci_engine *e)
+{
+    e->looked = abci_event_ticks(e->shm->events->clock);
+}
+
 ABCI_TWICE bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain)
 {
     uint32_t polls = e->shm->wait.spins;
@@ -124,6 +130,7 @@ ABCI_TWICE bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, u
             if (polls-- == 0)
                 return false;
             abci_pause();
+            look_at_clock(e);
         }
         p->done = slot->head.done; /* as old as the header: at worst the slots' watermark is asked again */
         if (slot->head.counter0 < t->wanted)
@@ -171,16 +178,21 @@ ABCI_TWICE bool ready(struct abci_engine *e, struct abci_tiny *t, uint32_t seque
            (!t->staged || stage(e, t, sequence, in));
 }
 
-/* As abci_note; nothing else is in flight. */
-ABCI_TWICE void note(struct abci_engine *e, const struct abci_tiny *t, enum abci_event_kind kind, uint32_t sequence, int status)
+/* As abci_note, but for the time and the commit; nothing else is in flight. */
+ABCI_TWICE struct abci_event *begin_note(struct abci_engine *e, const struct abci_tiny *t, enum abci_event_kind kind,
+                                         uint32_t sequence, int status)
 {
-    if (kind != ABCI_EVENT_START && abci_mutated("c14_no_end_record"))
-        return;
-    struct abci_event *event = abci_event_begin(e->shm->events, kind);
+    struct abci_event *event = abci_event_open(e->shm->events);
     memcpy(&event->count, &t->record.count, sizeof *event - offsetof(struct abci_event, count));
     event->kind = (uint8_t)kind;
     event->sequence = sequence;
     event->status = status;
+    return event;
+}
+
+ABCI_TWICE void end_note(struct abci_engine *e, struct abci_event *event)
+{
+    event->time = e->looked;
     abci_event_commit(e->shm->events, event);
 }
 
@@ -188,9 +200,10 @@ ABCI_TWICE void note(struct abci_engine *e, const struct abci_tiny *t, enum abci
 ABCI_TWICE uint32_t show(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, const char *in)
 {
     uint32_t chain = abci_chained(e->chain, &t->like.id);
-    note(e, t, ABCI_EVENT_START, sequence, ABC_PENDING);
     ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);
     store_header(e, t, sequence, chain, in);
+    look_at_clock(e);
+    end_note(e, begin_note(e, t, ABCI_EVENT_START, sequence, ABC_PENDING));
     return chain;
 }
 
@@ -198,6 +211,7 @@ ABCI_TWICE uint32_t show(struct abci_engine *e, const struct abci_tiny *t, uint3
 ABCI_TWICE int conclude(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain, const char *in,
                         char *out)
 {
+    struct abci_event *end = begin_note(e, t, ABCI_EVENT_END, sequence, ABC_OK); /* while the peers' lines are on their way */
     if (!gather_peers(e, t, sequence, chain))
         return ABCI_LATE;
     ABCI_HOOK(e->shm->rank, sequence, (int)t->like.run->lead); /* the step of the plan that this is */
@@ -213,7 +227,8 @@ ABCI_TWICE int conclude(struct abci_engine *e, const struct abci_tiny *t, uint32
     atomic_thread_fence(memory_order_acquire); /* all reads of peers' memory before the last look at the record */
     if (abci_shm_failed(e->shm) && !abci_mutated("c7_last_look"))
         return ABC_ERR_PEER;
-    note(e, t, ABCI_EVENT_END, sequence, ABC_OK);
+    if (!abci_mutated("c14_no_end_record"))
+        end_note(e, end);
     return ABC_OK;
 }
 
@@ -246,6 +261,7 @@ bool abci_tiny_begin(struct abci_engine *e, struct abci_tiny *t, const char *in)
 
 int abci_tiny_end(struct abci_engine *e, const char *in, char *out)
 {
+    look_at_clock(e); /* the last look may be long ago */
     int status = conclude(e, e->short_out, e->next_sequence, e->short_chain, in, out);
     if (status != ABCI_LATE)
         e->header_stored = false;

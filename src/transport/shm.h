@@ -174,9 +174,14 @@ void abci_shm_abandon(struct abci_shm *shm);
 bool abci_shm_unused(struct abci_shm *shm); /* every peer has left or is dead */
 void abci_shm_free(struct abci_shm *shm);
 
+/*
+ * Neighbouring operations use slots at changing distances (bit-reversed numbers, a hex digit each, from the right): at equal ones
+ * the CPU foresees the next line and fetches it early, and a line that both ranks hold takes longer to change hands.
+ */
+#define ABCI_SLOT_ORDER 0xf7b3d591e6a2c480ull
 static inline struct abci_header_slot *abci_shm_header(const struct abci_control *c, uint32_t sequence)
 {
-    return (struct abci_header_slot *)&c->header[sequence % ABCI_SLOTS];
+    return (struct abci_header_slot *)&c->header[ABCI_SLOT_ORDER >> sequence % ABCI_SLOTS * 4 & 15];
 }
 static inline struct abci_counter *abci_shm_counter(const struct abci_control *c, uint32_t sequence, int counter)
 {
@@ -271,6 +276,8 @@ struct abci_waiting {
  */
 int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, double timeout,
                   bool may_sleep, int *culprit);
+/* Every thread of the job passes a full fence now, for those that go without one; nothing where they have one. A system call. */
+void abci_shm_order_others(const struct abci_shm *shm);
 /* Something moved: take back the bits. */
 void abci_shm_wait_over(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked);
 void abci_shm_ring(struct abci_control *control);

@@ -42,6 +42,12 @@ bool abci_shm_peer_gone(const struct abci_shm *shm, int peer)
     return poll(&p, 1, 0) == 1;
 }
 
+void abci_shm_order_others(const struct abci_shm *shm)
+{
+    if (shm->barrier_by_kernel)
+        syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+}
+
 static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, bool brief)
 {
     w->bell = atomic_load_explicit(&shm->control->doorbell, memory_order_seq_cst);
@@ -52,8 +58,8 @@ static void arm(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *bl
         if (c)
             atomic_fetch_or_explicit(&c->waiters, 1ull << (shm->rank % 64), memory_order_seq_cst);
     }
-    if (shm->barrier_by_kernel && !brief)
-        syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+    if (!brief)
+        abci_shm_order_others(shm);
     w->armed = true;
     w->brief = brief;
 }
