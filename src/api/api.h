@@ -21,6 +21,8 @@ void abci_scale(const struct abc_request *request);
 /* counts.c: a copy of the counts and offsets of a call with a count for each rank, checked, in q->counts; and the request that
  * exchanges them, where not all ranks know them. On error q->counts is what has been made so far. */
 int abci_counts_make(abc_comm *comm, const abc_call *call, struct abc_request *q);
+/* Does a block of the input lie in one of the output? Buffers may be interleaved as long as their blocks are apart. */
+bool abci_counts_mingle(const abc_comm *comm, const abc_call *call, const struct abc_request *q);
 /* What ranks must agree on: the hash of all counts, where every rank knows them. */
 uint32_t abci_counts_hash(const abc_comm *comm, const struct abc_request *q);
 /* Before a persistent request starts again: do its buffers still lie where they lay? */

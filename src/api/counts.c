@@ -167,6 +167,24 @@ int abci_counts_make(abc_comm *comm, const abc_call *call, struct abc_request *q
     return status == ABC_OK && abci_is(ABCI_PAIRS, call->collective) ? make_exchange(comm, call, c) : status;
 }
 
+bool abci_counts_mingle(const abc_comm *comm, const abc_call *call, const struct abc_request *q)
+{
+    const struct abci_vector *v = &q->counts->vector;
+    const uint64_t element = abc_type_size(call->type);
+    const bool in_wide = abci_part_width(call->collective, ABCI_IN) == ABCI_WIDE;
+    const bool out_wide = abci_part_width(call->collective, ABCI_OUT) == ABCI_WIDE;
+    const int n = comm->nranks, me = comm->rank;
+    for (int i = in_wide ? 0 : me; i < (in_wide ? n : me + 1); i++)
+        for (int o = out_wide ? 0 : me; o < (out_wide ? n : me + 1); o++) {
+            uint64_t in_bytes = v->count[ABCI_IN][i] * element, out_bytes = v->count[ABCI_OUT][o] * element;
+            const char *in = (const char *)q->in + (in_wide ? v->offset[ABCI_IN][i] * element : 0);
+            const char *out = (const char *)q->out + (out_wide ? v->offset[ABCI_OUT][o] * element : 0);
+            if (in_bytes && out_bytes && in < out + out_bytes && out < in + in_bytes)
+                return true;
+        }
+    return false;
+}
+
 uint32_t abci_counts_hash(const abc_comm *comm, const struct abc_request *q)
 {
     int wide = abci_part_width(q->shape.collective, ABCI_IN) == ABCI_WIDE ? ABCI_IN : ABCI_OUT;

@@ -141,7 +141,7 @@ static int place_input(const abc_call *c, struct extent e, const char *out, cons
 }
 
 /* Resolve ABC_IN_PLACE, refuse null and half overlapping buffers. */
-static int check_buffers(const abc_call *c, struct extent e, struct abc_request *q)
+static int check_buffers(const abc_comm *comm, const abc_call *c, struct extent e, struct abc_request *q)
 {
     const char *in = c->in;
     char *out = c->out;
@@ -161,7 +161,7 @@ static int check_buffers(const abc_call *c, struct extent e, struct abc_request 
     q->in_place = e.in > 0 && e.out > 0 && in + e.in_shift == out + e.out_shift;
     if (q->in_place || e.in == 0 || e.out == 0)
         return ABC_OK;
-    if (in < out + e.out && out < in + e.in)
+    if (in < out + e.out && out < in + e.in && (!q->counts || abci_counts_mingle(comm, c, q)))
         return abci_error(ABC_ERR_ARGUMENT,
                           "input and output overlap without being in place (input %p, %llu bytes; output %p, %llu bytes)",
                           (const void *)in, (unsigned long long)e.in, (void *)out, (unsigned long long)e.out);
@@ -304,7 +304,7 @@ static int prepare(abc_comm *comm, const abc_call *c, struct abc_request *q, enu
     uint32_t element = c->collective == ABC_BARRIER ? 1 : (uint32_t)abc_type_size(c->type);
     uint64_t count = c->collective == ABC_BARRIER || pairs ? 0 : q->counts ? q->counts->most : c->count;
     struct extent e = extents(comm, c, q, count * element);
-    status = check_buffers(c, e, q);
+    status = check_buffers(comm, c, e, q);
     if (status != ABC_OK)
         return status;
     bool reduces = abci_is(ABCI_REDUCING, c->collective);

@@ -12,7 +12,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOPS = "include src tools tests examples fuzz bench docs data .ci"
 PATH = re.compile(r"(?<![\w./-])((?:" + "|".join(re.escape(top) for top in TOPS.split()) + r")/[\w./-]*\w/?)")
-CODE = ("include", "src", "tools", "examples", "tests", "fuzz", "bench")
+CODE = ("include", "src", "bindings", "tools", "examples", "tests", "fuzz", "bench")
 # Made on purpose by the text around them, so not in the tree.
 INVENTED = {"docs/adding.md": {"star", "src/algo/star.c", "abci_algo_star", "ABCOMM_LINGER"}}
 

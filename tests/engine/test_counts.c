@@ -244,12 +244,15 @@ static bool refused(struct rank *r, int status, const char *part)
 static int bad_lists(struct rank *r)
 {
     uint32_t in[64] = {0}, out[64] = {0};
-    const uint64_t two[] = {2, 2}, overlap[] = {0, 1}, huge[] = {UINT64_MAX, 1}, other[] = {1, 1};
+    const uint64_t two[] = {2, 2}, overlap[] = {0, 1}, huge[] = {UINT64_MAX, 1}, other[] = {1, 1}, apart[] = {0, 4};
     bool ok = refused(r, abc_allgatherv(in, out, NULL, NULL, ABC_U32, r->comm), "allgatherv needs out_counts") &&
               refused(r, abc_allgatherv(in, out, two, overlap, ABC_U32, r->comm), "blocks 0 and 1 of the output overlap") &&
               refused(r, abc_alltoallv(in, huge, NULL, out, two, NULL, ABC_U32, r->comm), "more than memory can hold") &&
               refused(r, abc_alltoallv(in, two, NULL, out, other, NULL, ABC_U32, r->comm), "sends itself 2 elements and gets 1") &&
-              refused(r, abc_gatherv(in, 2, out, two, NULL, ABC_U32, 2, r->comm), "root 2 is not a rank");
+              refused(r, abc_gatherv(in, 2, out, two, NULL, ABC_U32, 2, r->comm), "root 2 is not a rank") &&
+              refused(r, abc_allgatherv(out + 1, out, two, apart, ABC_U32, r->comm), "overlap without being in place");
+    /* Between the blocks of an output there is room for an input. */
+    ok = ok && check_status(r, abc_allgatherv(out + 2, out, two, apart, ABC_U32, r->comm), ABC_OK, "input between blocks");
     return ok && check_status(r, abc_alltoallv(in, two, NULL, out, two, NULL, ABC_U32, r->comm), ABC_OK, "afterwards") ? 0 : 1;
 }
 

@@ -26,7 +26,11 @@ def test_types_are_clean():
 
     place = Path(abcomm.__file__).parent
     cache = PROGRAM.parent / "python" / "mypy"
-    code, said = python("-m", "mypy", "--strict", "--cache-dir", cache, place, MYPYPATH=str(place.parent))
+    code, said = python("-m", "mypy", "--strict", "--cache-dir", cache, "--exclude", "/torch/", place, MYPYPATH=str(place.parent))
+    assert code == 0, said
+    # Without torch its types are unknown, and what is derived from them.
+    code, said = python("-m", "mypy", "--strict", "--cache-dir", cache, "--ignore-missing-imports", "--allow-subclassing-any",
+                        "--allow-untyped-decorators", "--no-warn-return-any", place / "torch", MYPYPATH=str(place.parent))
     assert code == 0, said
 
 

@@ -16,7 +16,8 @@ if _sys.version_info < (3, 11) or _sys.implementation.name != "cpython":
                       % (getattr(_sys, "implementation", _sys).name, _sys.version_info[0], _sys.version_info[1]))
 
 from abcomm._errors import *  # noqa: E402,F403
-from abcomm._abcomm import Memory, Received, Request, ScaledSum, collectives, ops, types, version as __version__  # noqa: E402
+from abcomm._abcomm import (  # noqa: E402
+    Completions, Memory, Received, Request, ScaledSum, collectives, ops, types, version as __version__)
 from abcomm._communicator import ANY_SOURCE, ANY_TAG, Communicator, Exchange  # noqa: E402
 from abcomm._arrays import empty, full, ones, zeros  # noqa: E402
 from abcomm import _errors  # noqa: E402
@@ -26,6 +27,7 @@ __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "Communicator",
+    "Completions",
     "Exchange",
     "Memory",
     "Received",

@@ -324,8 +324,9 @@ static int take_dlpack(PyObject *object, const char *what, bool writable, struct
 
 static int take_address(PyObject *tuple, const char *what, struct abcpy_array *a)
 {
-    if (PyTuple_Size(tuple) != 3) {
-        abcpy_raise_type("%s is a tuple of %zd; it must be an array or (address, count, dtype)", what, PyTuple_Size(tuple));
+    Py_ssize_t size = PyTuple_Size(tuple);
+    if (size != 3 && size != 4) {
+        abcpy_raise_type("%s is a tuple of %zd; it must be an array or (address, count, dtype), maybe with an owner", what, size);
         return -1;
     }
     a->data = PyLong_AsVoidPtr(PyTuple_GetItem(tuple, 0));
@@ -334,6 +335,8 @@ static int take_address(PyObject *tuple, const char *what, struct abcpy_array *a
     a->count = PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple, 1));
     if (a->count == UINT64_MAX && PyErr_Occurred())
         return -1;
+    if (size == 4)
+        a->owner = Py_NewRef(PyTuple_GetItem(tuple, 3));
     return abcpy_type_from(PyTuple_GetItem(tuple, 2), &a->type);
 }
 

@@ -35,7 +35,7 @@ struct abcpy_array {
     abc_type type;
     bool has_view;
     Py_buffer view;
-    PyObject *owner; /* a DLPack capsule, or what has the view instead of the object itself */
+    PyObject *owner; /* what else is kept: a DLPack capsule, what has the view instead of the object itself, a tuple's owner */
 };
 int abcpy_types_add(PyObject *module);
 /* Take the elements of an object, which `what` names in texts ("the input"); writable: refuse what is read-only. 0, or -1 with an
@@ -141,14 +141,18 @@ PyObject *abcpy_comm_raise(struct abcpy_comm *comm, int status);
 struct abcpy_flight {
     struct abcpy_call call;
     abc_request *request;
-    abc_comm *handle;   /* stays valid as long as the request does, which may be longer than the Python object */
-    PyObject *callback; /* or NULL */
-    PyObject *owner;    /* the Request, not counted; NULL when that is gone */
-    bool active;        /* started and not known to be complete */
-    unsigned users;     /* threads inside the library with `request` */
+    abc_comm *handle;        /* stays valid as long as the request does, which may be longer than the Python object */
+    PyObject *callback;      /* or NULL */
+    PyObject *owner;         /* the Request, not counted; NULL when that is gone */
+    bool active;             /* started and not known to be complete */
+    bool over;               /* by completions.c: the operation has ended, or none was started */
+    struct abcpy_node *node; /* what completions get when it is over, or NULL */
+    unsigned users;          /* threads inside the library with `request` */
     struct abcpy_flight *next, **at;
 };
 int abcpy_request_add(PyObject *module);
+/* The flight of a Request; NULL with an exception if the object is none, or its communicator is closed. */
+struct abcpy_flight *abcpy_flight_of(PyObject *request);
 /* True while the calling thread runs a callback. */
 bool abcpy_in_callback(void);
 /* A Request, started or not. */
@@ -159,5 +163,13 @@ void abcpy_flights_reap(struct abcpy_comm *comm);
 bool abcpy_flights_finish(struct abcpy_comm *comm, double seconds);
 /* Free all flights; false if one is in use still. */
 bool abcpy_flights_free(struct abcpy_comm *comm);
+
+/* ---- completions.c ---- */
+int abcpy_completions_add(PyObject *module);
+/* The operation begins (returns whether none was in progress) or has ended; neither needs the GIL. */
+bool abcpy_flight_begins(struct abcpy_flight *flight);
+void abcpy_flight_is_over(struct abcpy_flight *flight);
+/* Nobody is told of its end. */
+void abcpy_flight_unlink(struct abcpy_flight *flight);
 
 #endif

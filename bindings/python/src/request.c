@@ -35,6 +35,7 @@ static void flight_free(struct abcpy_flight *f)
     if (f->owner)
         ((struct request *)f->owner)->flight = NULL;
     abcpy_call_release(&f->call);
+    abcpy_flight_unlink(f);
     Py_CLEAR(f->callback);
     PyMem_Free(f);
 }
@@ -126,9 +127,8 @@ static PyObject *outcome(struct abcpy_flight *f, int status)
     return PyObject_CallFunction(abcpy_error_class(status), "s", *text ? text : abc_status_text(status));
 }
 
-static void on_complete(abc_request *request, int status, void *context)
+static void call_back(struct abcpy_flight *f, int status)
 {
-    struct abcpy_flight *f = context;
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *callback = Py_NewRef(f->callback), *told = outcome(f, status);
     callback_depth++;
@@ -143,6 +143,14 @@ static void on_complete(abc_request *request, int status, void *context)
     PyGILState_Release(gil);
 }
 
+static void on_complete(abc_request *request, int status, void *context)
+{
+    struct abcpy_flight *f = context;
+    if (f->callback)
+        call_back(f, status);
+    abcpy_flight_is_over(f);
+}
+
 /* ---- making one ---- */
 
 static int launch(struct abcpy_flight *f)
@@ -150,10 +158,13 @@ static int launch(struct abcpy_flight *f)
     int status;
     f->active = true;
     f->users++;
+    bool was_over = abcpy_flight_begins(f);
     Py_BEGIN_ALLOW_THREADS;
     status = abc_restart(f->request);
     Py_END_ALLOW_THREADS;
     f->users--;
+    if (status != ABC_OK && was_over)
+        abcpy_flight_is_over(f);
     return status;
 }
 
@@ -173,11 +184,10 @@ static struct abcpy_flight *flight_make(struct abcpy_comm *c, const struct abcpy
         PyMem_Free(f);
         return NULL;
     }
-    if (callback) {
-        f->callback = Py_NewRef(callback);
-        f->call.call.callback = on_complete;
-        f->call.call.callback_context = f;
-    }
+    f->callback = callback ? Py_NewRef(callback) : NULL;
+    f->call.call.callback = on_complete;
+    f->call.call.callback_context = f;
+    f->over = true;
     Py_BEGIN_ALLOW_THREADS;
     status = abc_request_create(c->comm, &f->call.call, &f->request);
     Py_END_ALLOW_THREADS;
@@ -240,6 +250,14 @@ static struct abcpy_flight *flight_of(struct request *r, bool waits)
         return NULL;
     }
     return abcpy_comm_enter(r->comm, waits) ? r->flight : NULL;
+}
+
+struct abcpy_flight *abcpy_flight_of(PyObject *object)
+{
+    if (Py_TYPE(object) != request_type)
+        return (struct abcpy_flight *)abcpy_raise_type("%R is not a request", object);
+    struct abcpy_flight *f = ((struct request *)object)->flight;
+    return f ? f : (struct abcpy_flight *)abcpy_raise(ABC_ERR_HANDLE, "the request's communicator is closed");
 }
 
 static PyObject *request_start(PyObject *self, PyObject *unused)

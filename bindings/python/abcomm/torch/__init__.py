@@ -1,0 +1,23 @@
+"""abcomm.torch - PyTorch's collectives on abcomm: one import, one name.
+
+    import abcomm.torch
+    import torch.distributed as dist
+
+    dist.init_process_group("abcomm")            # under torchrun, spawn or fork
+
+See docs/pytorch.md.
+"""
+try:
+    import torch.distributed as _dist
+except ImportError as error:
+    raise ImportError("abcomm.torch needs PyTorch 2.9 or newer: pip install torch") from error
+
+if not _dist.is_available():
+    raise ImportError("abcomm.torch: this PyTorch was built without torch.distributed; install another build of it")
+
+from abcomm.torch.group import BACKEND, Group, register  # noqa: E402
+from abcomm.torch.work import Work  # noqa: E402
+
+register()
+
+__all__ = ["BACKEND", "Group", "Work"]

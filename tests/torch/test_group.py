@@ -1,0 +1,18 @@
+"""test_group.py - the backend in jobs of real processes under torchrun, and in processes that spawn started: the cases of ranks.py."""
+import pytest
+
+from conftest import HERE, fine, python, torchrun
+
+
+@pytest.mark.parametrize("ranks, cases", [
+    (1, ["reductions", "moves", "lists", "groups", "futures"]),
+    (2, ["reductions", "moves", "futures", "again", "training", "unfinished"]),
+    (3, ["reductions", "moves", "lists", "coalesced", "messages", "groups"])])
+def test_cases(ranks, cases):
+    code, said = torchrun(ranks, HERE / "ranks.py", *cases)
+    assert fine(code, said) and all(said.count(f"fine {case}") == ranks for case in cases), said
+
+
+def test_spawned_ranks():
+    code, said = python(HERE / "spawned.py")
+    assert fine(code, said) and said.count("fine") == 3, said
