@@ -1,7 +1,7 @@
 /*
  * test_death.c - a rank that dies, leaves or is stopped, in each phase of a communicator's life. Every survivor gets an error that
- * names it within the timeout; no process, socket, descriptor or file is left. The last scenarios draw way, phase and moment at
- * random.
+ * names it within the timeout; no process, socket, descriptor or file is left. The last scenarios draw way, phase, work and moment
+ * at random.
  */
 #include "job.h"
 
@@ -13,21 +13,26 @@
 
 enum way { BY_KILL, BY_EXIT_0, BY_EXIT_3, BY_RETURN, BY_STOP, WAYS };
 enum phase { BEFORE_CREATE, RENDEZVOUS, AFTER_CREATE, IDLE, IN_OPERATION, SLEEPERS, IN_SPLIT, IN_DESTROY, PHASES };
+enum work { ALLREDUCE, ARENA, ALLTOALL, REQUESTS, PROGRESS, MESSAGES, WORKS };
 enum { FLAG_READY, FLAG_LEFT, FLAG_DEAD };
 static const char *const way_name[] = {"SIGKILL", "exit(0)", "exit(3)", "return", "SIGSTOP"};
 static const char *const phase_name[] = {"before creation", "in the rendezvous",  "after creation", "idle",
                                          "in an operation", "while others sleep", "in split",       "in destroy"};
+static const char *const work_name[] = {"allreduce", "allreduce in the arena",      "alltoall",
+                                        "requests",  "requests, a progress thread", "messages"};
+#define ELEMENTS 300000
 
 struct plot {
     int nranks, victim;
     enum way way;
     enum phase phase;
+    enum work work;
     long moment; /* hook calls, or microseconds, until it happens */
 };
 
 static struct plot plot_of(const struct scenario *s)
 {
-    return (struct plot){(int)s->a, (int)s->b, (enum way)(s->c), (enum phase)(s->d), s->e};
+    return (struct plot){(int)s->a, (int)s->b, (enum way)(s->c), (enum phase)(s->d % 100), (enum work)(s->d / 100), s->e};
 }
 
 /* ---- The victim ---- */
@@ -51,11 +56,37 @@ static void die_in_step(int rank, uint32_t sequence, int step)
         die();
 }
 
-static const uint64_t counts[] = {8, 5000, 300000};
+static const uint64_t counts[] = {8, 5000, ELEMENTS};
+
+/* Three operations in flight; all are waited for, whatever becomes of them. */
+static int three_requests(abc_comm *comm, float *x, uint64_t count)
+{
+    abc_request *r[3] = {0};
+    int status = ABC_OK;
+    for (int k = 0; k < 3 && status == ABC_OK; k++)
+        status = abc_allreduce_start(ABC_IN_PLACE, x + (uint64_t)k * (count / 3), count / 3, ABC_F32, ABC_MAX, comm, &r[k]);
+    for (int k = 2; k >= 0; k--) {
+        int one = r[k] ? abc_wait(&r[k]) : ABC_OK;
+        status = status == ABC_OK ? one : status;
+    }
+    return status;
+}
 
 static int one_call(abc_comm *comm, float *x, int i)
 {
-    return abc_allreduce(ABC_IN_PLACE, x, counts[i % 3], ABC_F32, ABC_MAX, comm);
+    uint64_t count = counts[i % 3], half = count / 2;
+    int n = abc_comm_size(comm), rank = abc_comm_rank(comm), left = (rank + n - 1) % n, right = (rank + 1) % n;
+    switch (mine.work) {
+    case ALLTOALL:
+        return abc_alltoall(x, x + half, half / (uint64_t)n, ABC_F32, comm);
+    case REQUESTS:
+    case PROGRESS:
+        return three_requests(comm, x, count);
+    case MESSAGES: /* round a ring */
+        return abc_sendrecv(x, half, right, 1, x + half, half, i % 2 ? ABC_ANY_SOURCE : left, 1, ABC_F32, comm, NULL);
+    default:
+        return abc_allreduce(ABC_IN_PLACE, x, count, ABC_F32, ABC_MAX, comm);
+    }
 }
 
 /* Create, two calls, then what the phase wants. Comes back only to return from main without destroy. */
@@ -149,8 +180,11 @@ static void survivor(struct job *job, int rank, float *x, int fds)
 static void body(struct job *job, int rank, const struct scenario *s)
 {
     mine = plot_of(s);
-    static float x[300000];
+    static float ordinary[ELEMENTS];
     int fds = count_fds();
+    float *x = mine.work == ARENA ? buffer_take(sizeof ordinary, true) : ordinary;
+    if (mine.work == PROGRESS)
+        setenv("ABCOMM_PROGRESS", "1", 1);
     if (rank == mine.victim)
         victim(job, rank, x);
     else
@@ -198,7 +232,9 @@ static void check_survivor(const struct plot *p, int r, const struct outcome *al
          o->status, p->victim, o->text);
     must(strstr(o->text, rank) || strstr(o->text, ranks) || names_messenger(p, r, all), "rank %d: \"%s\" does not name rank %d", r,
          o->text, p->victim);
-    must_mention(o->text, created ? "all" : "creating a communicator", "the operation"); /* allreduce, or split's allgather */
+    bool message = p->work == MESSAGES && (strstr(o->text, "send(") || strstr(o->text, "recv("));
+    if (!message)
+        must_mention(o->text, created ? "all" : "creating a communicator", "the operation"); /* or split's allgather */
     double limit = !created ? 3 * CONNECT + 4 : p->way != BY_STOP ? 2 : p->phase == RENDEZVOUS ? 3 * CONNECT + 4 : TIMEOUT + 2;
     must(o->seconds < limit, "rank %d knew after %.2f s", r, o->seconds);
 }
@@ -229,15 +265,17 @@ static void run(const struct scenario *s)
 static void add(struct scenario **list, int *count, struct plot p)
 {
     struct scenario *s = add_scenario(list, count);
-    *s = (struct scenario){.run = run, .a = p.nranks, .b = p.victim, .c = (long)p.way, .d = (long)p.phase, .e = p.moment};
-    snprintf(s->name, sizeof s->name, "%s of rank %d of %d %s, moment %ld", way_name[p.way], p.victim, p.nranks,
-             phase_name[p.phase], p.moment);
+    *s = (struct scenario){.run = run, .a = p.nranks, .b = p.victim, .c = (long)p.way, .e = p.moment};
+    s->d = (long)p.phase + 100 * (long)p.work;
+    snprintf(s->name, sizeof s->name, "%s of rank %d of %d %s (%s), moment %ld", way_name[p.way], p.victim, p.nranks,
+             phase_name[p.phase], work_name[p.work], p.moment);
 }
 
 static struct plot draw_plot(uint64_t *seed)
 {
     struct plot p = {.nranks = 2 + (int)draw(seed, 3), .way = (enum way)draw(seed, WAYS), .phase = (enum phase)draw(seed, PHASES)};
     p.victim = (int)draw(seed, (uint32_t)p.nranks);
+    p.work = (enum work)draw(seed, WORKS);
     if (p.phase == RENDEZVOUS || p.phase == IN_DESTROY) { /* struck from outside */
         p.way = draw(seed, 2) ? BY_KILL : BY_STOP;
         p.moment = p.phase == RENDEZVOUS ? draw(seed, 25000) : draw(seed, 400);
@@ -260,13 +298,15 @@ int main(void)
                 bool outside = phase == RENDEZVOUS || phase == IN_DESTROY;
                 if (outside && way != BY_KILL && way != BY_STOP)
                     continue;
-                struct plot p = {n, (int)draw(&seed, (uint32_t)n), (enum way)way, (enum phase)phase, outside ? 0 : draw(&seed, 40)};
+                struct plot p = {.nranks = n, .way = (enum way)way, .phase = (enum phase)phase};
+                p.victim = (int)draw(&seed, (uint32_t)n);
+                p.moment = outside ? 0 : draw(&seed, 40);
                 add(&list, &count, p);
                 p.victim = p.victim ? 0 : n - 1; /* rank 0 keeps the record and the rendezvous */
                 p.moment = outside ? draw(&seed, 12000) : draw(&seed, 12);
                 add(&list, &count, p);
             }
-    for (int i = 0; i < (full_mode() ? 1000 : 15); i++)
+    for (int i = 0; i < (full_mode() ? 300 : 15); i++)
         add(&list, &count, draw_plot(&seed));
     int code = run_scenarios(list, count, 8);
     free(list);

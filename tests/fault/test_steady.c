@@ -5,14 +5,10 @@
  * none out.
  */
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 
+#include "calls.h"
 #include "job.h"
 
 #include "comm/comm.h"
@@ -55,18 +51,9 @@ int __wrap_posix_memalign(void **p, size_t alignment, size_t bytes)
 
 static volatile long calls_waiting, calls_sleeping, calls_other, last_other;
 
-#if defined(__x86_64__)
-/* Carries a system call out; the filter lets calls from this place pass. (number, arguments of the call) */
-long counted_call(long number, long a, long b, long c, long d, long e, long f);
-extern const char counted_call_end[];
-__asm__(".text\n.globl counted_call, counted_call_end\n.hidden counted_call\n.hidden counted_call_end\n"
-        "counted_call:\n mov %rdi, %rax\n mov %rsi, %rdi\n mov %rdx, %rsi\n mov %rcx, %rdx\n mov %r8, %r10\n mov %r9, %r8\n"
-        " mov 8(%rsp), %r9\n syscall\ncounted_call_end:\n ret\n");
-
-static void count_call(int signal, siginfo_t *info, void *context)
+static bool count_call(long number, long *result)
 {
-    greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
-    long number = info->si_syscall;
+    (void)result;
     if (number == SYS_sched_yield || number == SYS_futex) {
         calls_waiting++;
     } else if (number == SYS_membarrier || number == SYS_poll) {
@@ -75,36 +62,8 @@ static void count_call(int signal, siginfo_t *info, void *context)
         calls_other++;
         last_other = number;
     }
-    r[REG_RAX] = counted_call(number, r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]);
+    return false;
 }
-
-/* From here on each system call of this process is counted, then carried out. */
-static void trap_calls(void)
-{
-    uint64_t place = (uint64_t)(uintptr_t)counted_call_end;
-    struct sock_filter program[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)place, 0, 2),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer) + 4),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(place >> 32), 4, 0),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 2, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 1, 0),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {sizeof program / sizeof *program, program};
-    struct sigaction action = {.sa_sigaction = count_call, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    sigaction(SIGSYS, &action, NULL);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
-        skip("seccomp filters are not allowed here: %s", strerror(errno));
-}
-#else
-static void trap_calls(void)
-{
-    skip("the counter of system calls is written for x86-64");
-}
-#endif
 
 static void work(abc_comm *comm, float *in, float *out, long count, long calls)
 {
@@ -124,7 +83,7 @@ static void steady(struct job *job, int rank, const struct scenario *s)
     work(comm, in, out, s->a, 200);
     meet(job);
     long before = allocations;
-    trap_calls();
+    calls_trap(count_call);
     work(comm, in, out, s->a, s->b);
     struct outcome *o = &job->shared->rank[rank];
     o->number[0] = calls_other;
