@@ -154,7 +154,8 @@ static void survivor(struct job *job, int rank, float *x, int fds)
     config.rank = rank;
     config.nranks = mine.nranks;
     config.address = job->address;
-    config.connect_timeout = CONNECT;
+    bool early = mine.phase == BEFORE_CREATE || mine.phase == RENDEZVOUS;
+    config.connect_timeout = early ? CONNECT : 15;                     /* a busy machine may take its time */
     config.timeout = mine.phase == RENDEZVOUS ? 2 * CONNECT : TIMEOUT; /* a rank 0 that serves to the end is late, not stopped */
     int status = abc_comm_create(&config, &comm);
     tell(job, rank, status, start);
@@ -196,42 +197,46 @@ static void body(struct job *job, int rank, const struct scenario *s)
 static void strike(struct job *job, const struct plot *p)
 {
     if (p->phase == IN_DESTROY) {
-        double end = abci_now() + 5;
+        double end = abci_now() + 15;
         while (!atomic_load(&job->shared->flag[FLAG_READY]) && abci_now() < end)
-            ;
+            nap(1e-5);
     }
     nap((double)p->moment * 1e-6);
     job_signal(job, p->victim, p->way == BY_STOP ? SIGSTOP : SIGKILL);
+}
+
+static bool names(const char *text, int rank)
+{
+    char who[2][16];
+    for (int many = 0; many < 2; many++) {
+        size_t n = (size_t)snprintf(who[many], sizeof who[many], many ? "ranks %d" : "rank %d", rank);
+        for (const char *at = strstr(text, who[many]); at; at = strstr(at + 1, who[many]))
+            if (at[n] < '0' || at[n] > '9')
+                return true;
+    }
+    return false;
 }
 
 /* The text names another survivor, which has ended because of the victim: that one was gone before this rank could hear the reason.
  */
 static bool names_messenger(const struct plot *p, int r, const struct outcome *all)
 {
-    char who[32], victim[32];
-    snprintf(victim, sizeof victim, "rank %d ", p->victim);
-    for (int q = 0; q < p->nranks; q++) {
-        snprintf(who, sizeof who, "rank %d ", q);
-        if (q != r && q != p->victim && all[q].status < 0 && strstr(all[r].text, who) && strstr(all[q].text, victim))
+    for (int q = 0; q < p->nranks; q++)
+        if (q != r && q != p->victim && all[q].status < 0 && names(all[r].text, q) && names(all[q].text, p->victim))
             return true;
-    }
     return false;
 }
 
 static void check_survivor(const struct plot *p, int r, const struct outcome *all)
 {
     const struct outcome *o = &all[r];
-    char rank[32], ranks[32];
-    snprintf(rank, sizeof rank, "rank %d ", p->victim);
-    snprintf(ranks, sizeof ranks, "ranks %d ", p->victim);
     if (p->phase == IN_DESTROY && o->status == ABC_OK)
         return;
     bool created = o->number[0];
     must(o->status == ABC_ERR_PEER || o->status == ABC_ERR_TIMEOUT, "rank %d ended with %d: %s", r, o->status, o->text);
     must(p->way == BY_STOP || !created || o->status == ABC_ERR_PEER, "rank %d ended with %d though rank %d is dead: %s", r,
          o->status, p->victim, o->text);
-    must(strstr(o->text, rank) || strstr(o->text, ranks) || names_messenger(p, r, all), "rank %d: \"%s\" does not name rank %d", r,
-         o->text, p->victim);
+    must(names(o->text, p->victim) || names_messenger(p, r, all), "rank %d: \"%s\" does not name rank %d", r, o->text, p->victim);
     bool message = p->work == MESSAGES && (strstr(o->text, "send(") || strstr(o->text, "recv("));
     if (!message)
         must_mention(o->text, created ? "all" : "creating a communicator", "the operation"); /* or split's allgather */

@@ -5,6 +5,7 @@
 #include <abcomm/abcomm.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static int rank, nranks;
 
@@ -79,6 +80,51 @@ static int broadcast(abc_comm *comm, float *data, uint64_t count, int root)
     return 0;
 }
 
+/* What rank r has for rank to, element i of it. */
+static float addressed(int r, int to, uint64_t i)
+{
+    return (float)((uint64_t)r * 13 % 29 + (uint64_t)to * 5 % 11 + i % 7);
+}
+
+static int alltoall(abc_comm *comm, float *in, float *out, uint64_t count)
+{
+    for (int r = 0; r < nranks; r++)
+        for (uint64_t i = 0; i < count; i++)
+            in[(uint64_t)r * count + i] = addressed(rank, r, i);
+    if (abc_alltoall(in, out, count, ABC_F32, comm) != ABC_OK)
+        return refused("alltoall");
+    for (int r = 0; r < nranks; r++)
+        for (uint64_t i = 0; i < count; i++)
+            if (out[(uint64_t)r * count + i] != addressed(r, rank, i))
+                return bad("alltoall", count, (uint64_t)r * count + i);
+    return 0;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Some of them in a row; rank 0 says what one takes. */
+static int timed(abc_comm *comm, float *in, float *out, uint64_t count, int rounds)
+{
+    double start = now();
+    for (int i = 0; i < rounds; i++)
+        if (abc_barrier(comm) != ABC_OK)
+            return refused("barrier");
+    double middle = now();
+    for (int i = 0; i < rounds; i++)
+        if (abc_alltoall(in, out, count, ABC_F32, comm) != ABC_OK)
+            return refused("alltoall");
+    double end = now();
+    if (rank == 0)
+        printf("barrier %.0f us, alltoall of %llu bytes to each %.0f us\n", (middle - start) / rounds * 1e6,
+               (unsigned long long)count * sizeof(float), (end - middle) / rounds * 1e6);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     abc_comm *comm;
@@ -93,9 +139,8 @@ int main(int argc, char **argv)
     for (uint64_t count = 1; count <= most && !wrong; count *= 64)
         wrong = allreduce(comm, in, out, count) || broadcast(comm, in, count, (int)(count % (uint64_t)nranks));
     wrong = wrong || allreduce(comm, in, out, most) || broadcast(comm, out, most, nranks - 1) ||
-            scatter_and_gather(comm, in, out, 1) || scatter_and_gather(comm, in, out, 33);
-    if (!wrong && abc_barrier(comm) != ABC_OK)
-        wrong = refused("barrier");
+            scatter_and_gather(comm, in, out, 1) || scatter_and_gather(comm, in, out, 33) || alltoall(comm, in, out, 1) ||
+            alltoall(comm, in, out, room / (uint64_t)nranks) || timed(comm, in, out, 2, 20);
     abc_comm_destroy(comm);
     free(in);
     free(out);

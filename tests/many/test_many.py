@@ -24,11 +24,12 @@ def report(name, problem, seconds):
     failed, passed = failed + bool(problem), passed + (not problem)
 
 
-def job(name, *words, limit, **options):
+def job(name, *words, limit, says=False, **options):
     start = time.monotonic()
     try:
         done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit + 15, **options)
         problem = "" if done.returncode == 0 else f"exit code {done.returncode}: {(done.stderr + done.stdout)[:400]}"
+        name += f": {done.stdout.strip()}" if says and not problem else ""
     except subprocess.TimeoutExpired:
         problem = f"did not end within {limit + 15} s"
     report(name, problem, time.monotonic() - start)
@@ -36,7 +37,7 @@ def job(name, *words, limit, **options):
 
 def crowd(ranks, values, limit=60, **options):
     job(f"{ranks} ranks, to {values} values", ABCOMM, "run", "-n", str(ranks), f"--timeout={limit}", "--tag-output=no", "--", CROWD,
-        str(values), limit=limit, **options)
+        str(values), limit=limit, says=True, **options)
 
 
 def few_files():
