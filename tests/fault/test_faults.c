@@ -12,7 +12,8 @@
 #define CONNECT 4.0
 #define QUICK 3.6 /* seconds: no failure costs a timeout, except where nobody can be told */
 
-enum { PASSES, FIRST_STATUS, SECOND_STATUS };
+enum { PASSES };
+enum { CREATION, GROWTH, WORK, TALK, SPLITTING, REVOKED, BODIES }; /* what is done */
 
 static void must_work(struct job *job, int rank, const char *when)
 {
@@ -196,6 +197,38 @@ static int repertoire(abc_comm *comm, struct tools *t)
     return status;
 }
 
+/* Messages of every kind and the calls with a count for each rank; the first that fails ends it. */
+static int conversation(abc_comm *comm, int rank, struct tools *t)
+{
+    static float x[WORK_COUNT], y[WORK_COUNT];
+    const uint64_t counts[NRANKS] = {1000, 0, 5000}, pairs[NRANKS] = {20, 20, 20}, offsets[NRANKS] = {0, 1000, 2000};
+    int right = (rank + 1) % NRANKS, left = (rank + NRANKS - 1) % NRANKS;
+    abc_call c;
+    int status = abc_mem_alloc(WORK_COUNT * sizeof(float), &t->memory);
+    status = status ? status : abc_sendrecv(x, 2, right, 1, y, 2, left, 1, ABC_F32, comm, NULL);
+    status = status ? status : abc_sendrecv(x, WORK_COUNT, right, 2, y, WORK_COUNT, left, 2, ABC_F32, comm, NULL);
+    status = status ? status : abc_sendrecv(t->memory, WORK_COUNT, left, 3, y, WORK_COUNT, right, 3, ABC_F32, comm, NULL);
+    abc_call_init(&c, ABC_SEND);
+    c.in = x;
+    c.count = 9000;
+    c.root = right;
+    status = status ? status : abc_request_create(comm, &c, &t->persistent);
+    for (int i = 0; i < 2; i++) {
+        status = status ? status : abc_recv_start(y, 9000, ABC_F32, ABC_ANY_SOURCE, ABC_ANY_TAG, comm, NULL, &t->started);
+        status = status ? status : abc_restart(t->persistent);
+        status = status ? status : abc_wait(&t->persistent);
+        status = status ? status : abc_wait(&t->started);
+    }
+    status = status ? status : abc_gatherv(x, counts[rank], y, counts, offsets, ABC_F32, 2, comm);
+    status = status ? status : abc_scatterv(x, counts, offsets, y, counts[rank], ABC_F32, 0, comm);
+    status = status ? status : abc_allgatherv(x, y, counts, offsets, ABC_F32, comm);
+    status = status ? status : abc_reduce_scatterv(x, y, counts, ABC_F32, ABC_SUM, comm);
+    status = status ? status : abc_alltoallv(x, pairs, offsets, y, pairs, offsets, ABC_F32, comm);
+    status = status ? status : abc_alltoall(x, y, WORK_COUNT / NRANKS, ABC_F32, comm);
+    status = status ? status : abc_scan(x, y, WORK_COUNT, ABC_F32, ABC_SUM, comm);
+    return status ? status : abc_barrier(comm);
+}
+
 /* Also after a failure all can be given back; a request in progress ends with its communicator. */
 static void put_away(abc_comm *comm, struct tools *t)
 {
@@ -224,7 +257,7 @@ static void work(struct job *job, int rank, const struct scenario *s)
     meet(job);
     double start = abci_now();
     abci_fault_arm(rank == s->a ? (uint64_t)s->b : 0);
-    int status = repertoire(comm, &t);
+    int status = s->c == TALK ? conversation(comm, rank, &t) : repertoire(comm, &t);
     mine->number[PASSES] = (long)abci_fault_passes();
     abci_fault_arm(0);
     tell(job, rank, status, start);
@@ -301,8 +334,7 @@ static void revoked(struct job *job, int rank, const struct scenario *s)
     must_work(job, rank, "after taking back");
 }
 
-static const rank_body bodies[] = {creation, growth, work, splitting, revoked};
-enum { CREATION, GROWTH, WORK, SPLITTING, REVOKED, BODIES };
+static const rank_body bodies[] = {creation, growth, work, work, splitting, revoked};
 
 static void run_work(const struct scenario *s)
 {
@@ -363,8 +395,8 @@ int main(void)
     private_world();
     for (long victim = 0; victim < 2; victim++)
         for (int where = CREATION; where < BODIES; where++) {
-            static const char *const name[BODIES] = {"creation", "growing work", "work of every kind", "a split",
-                                                     "taking outputs back"};
+            static const char *const name[BODIES] = {"creation", "growing work",       "work of every kind", "messages and counts",
+                                                     "a split",  "taking outputs back"};
             long passes = passes_of(victim, where);
             printf("rank %ld: %ld passes in %s\n", victim, passes, name[where]);
             /* threads of a creation: the order varies a little */
