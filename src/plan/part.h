@@ -17,7 +17,7 @@
 
 #include "plan/plan.h"
 
-#define ABCI_PACKED 212 /* wide areas up to so many bytes have no gaps between blocks */
+#define ABCI_PACKED 512 /* wide areas up to so many bytes have no gaps between blocks */
 
 /* Blocks of different sizes: counts and offsets of IN and OUT by block, in elements. A single buffer's block is at 0. */
 struct abci_vector {

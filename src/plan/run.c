@@ -141,8 +141,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
     e->blocked = abci_alloc(sizeof *e->blocked * n);
     e->sources = abci_alloc(sizeof *e->sources * (n + 1));
     e->located = abci_alloc(sizeof *e->located * (n + 1));
-    e->gather = abci_alloc(256 * n);
-    if (e->instance && e->blocked && e->sources && e->located && e->gather && abci_mail_room_open(e) == ABC_OK)
+    if (e->instance && e->blocked && e->sources && e->located && abci_mail_room_open(e) == ABC_OK)
         return ABC_OK;
     abci_engine_close(e);
     return abci_error(ABC_ERR_MEMORY, "no memory for the engine of %d ranks", shm->nranks);
@@ -156,13 +155,12 @@ void abci_engine_close(struct abci_engine *e)
     abci_free(e->blocked);
     abci_free(e->sources);
     abci_free(e->located);
-    abci_free(e->gather);
     abci_free(e->remote);
     e->instance = NULL;
     e->blocked = NULL;
     e->sources = NULL;
     e->located = NULL;
-    e->gather = e->remote = NULL;
+    e->remote = NULL;
 }
 
 int abci_engine_allow_remote(struct abci_engine *e)

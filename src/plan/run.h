@@ -150,8 +150,8 @@ struct abci_tiny {
     bool moves_own;                 /* MOVE: from IN + own to OUT + own_to, too */
     uint16_t first, end;            /* peers that are waited for and read; this rank among them is left out */
     uint16_t wanted;                /* what their counter 0 must say */
+    uint32_t fetch, fetch_end;      /* or these bytes behind the first line of the peers' headers are fetched; 0: none */
     uint32_t shown;                 /* bytes of IN in the own header */
-    uint32_t lines;                 /* bytes of IN in a peer's header; 0: no more than its first line holds */
     uint32_t at, piece;             /* which bytes of a peer's area of IN are read */
     uint32_t own, own_to, to, step; /* MOVE: peer r's go to OUT + to + (r - first) * step */
     struct {                        /* to staging: so many pieces of IN, one behind another there */
@@ -213,14 +213,13 @@ struct abci_engine {
     int suspect;                 /* peer that looked dead at the last look, -1 */
     const void **sources;        /* operands of the reduction under way */
     struct source *located;      /* where each peer's piece of it lies */
-    char *gather;                /* header payloads longer than a line */
     char *remote;                /* tiles read by process_vm_readv */
     int status;                  /* ABC_OK, or why the communicator ended */
     bool undecided;              /* the queue's first operation takes one sequence or several: see run_offer.c */
     bool header_stored;          /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
     struct abci_tiny *short_out; /* whose header that is, and the chain up to it */
     uint32_t short_chain;
-    uint64_t looked; /* run_tiny.c: ticks at the last look at the clock */
+    uint64_t looked;                        /* run_tiny.c: ticks at the last look at the clock */
     struct abci_tiny tiny[ABCI_TINY_KINDS]; /* by kind of call, see run_learn.c */
     struct abci_mailroom *mail;             /* messages to and from one peer */
     uint32_t messages;                      /* of those, started and not complete */

@@ -68,19 +68,6 @@ static void gather_lead(const struct abci_instance *inst, char *to)
     }
 }
 
-/* Payload into the header's lines. Lines 1 to 3 are stored before line 0; each carries the sequence of its own. */
-static void fill_payload(const struct abci_instance *inst, struct abci_header_slot *slot)
-{
-    char bytes[ABCI_INLINE_HEADER];
-    uint64_t n = abci_part_end(&inst->shape, ABCI_IN);
-    gather_lead(inst, bytes);
-    memcpy(slot->head.payload, bytes, n < 32 ? n : 32);
-    for (uint64_t line = 0, at = 32; at < n; line++, at += 60) {
-        memcpy(slot->more[line].payload, bytes + at, n - at < 60 ? n - at : 60);
-        atomic_store_explicit(&slot->more[line].sequence, inst->sequence, memory_order_release); /* pairs with header_complete */
-    }
-}
-
 static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
 {
     for (int b = ABCI_IN; b <= ABCI_OUT; b++) {
@@ -129,7 +116,7 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
     h->done = e->reads_over;
     if (inst->flags & ABCI_COUNTER_PAYLOAD) {
         if (inst->flags & ABCI_HEADER_PAYLOAD)
-            fill_payload(inst, slot);
+            gather_lead(inst, (char *)abci_shm_payload(slot, abci_part_end(&inst->shape, ABCI_IN)));
         h->counter0 = inst->run->lead_value;
     } else {
         fill_descriptors(inst, h);

@@ -194,7 +194,10 @@ static bool learn_header(struct abci_tiny *t, const struct abc_request *q)
     t->reads_staged = t->piece && t->end > t->first && !in_header;
     learn_words(t, q, t->staged ? 0 : ABCI_COUNTER_PAYLOAD | (run->lead ? ABCI_HEADER_PAYLOAD : 0));
     t->shown = run->publishes_in && in_header ? (uint32_t)end : 0;
-    t->lines = t->piece && in_header && end > 32 ? (uint32_t)end : 0;
+    if (t->piece && in_header && end > ABCI_INLINE_LINE) {
+        t->fetch = t->at / ABCI_LINE * ABCI_LINE;
+        t->fetch_end = t->at + t->piece;
+    }
     if (t->staged)
         learn_staging(t, q);
     return true;

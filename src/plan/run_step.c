@@ -40,29 +40,16 @@ static int mismatch(struct abci_engine *e, const struct abci_instance *inst, int
     return ABC_ERR_MISMATCH;
 }
 
-/* All lines of a header that carries the payload must be there. Acquire: pairs with fill_payload. */
-static bool header_complete(const struct abci_instance *inst, const struct abci_header_slot *slot)
-{
-    uint64_t n = abci_part_end(&inst->shape, ABCI_IN);
-    for (uint64_t line = 0, at = 32; at < n; line++, at += 60)
-        if (atomic_load_explicit(&slot->more[line].sequence, memory_order_acquire) != inst->sequence)
-            return false;
-    return true;
-}
-
 int abci_verify(struct abci_engine *e, struct abci_instance *inst, int peer)
 {
     struct abci_shm_peer *p = &e->shm->peer[peer];
-    const struct abci_header_slot *slot = abci_shm_header(p->control, inst->sequence);
-    const struct abci_header *h = &slot->head;
+    const struct abci_header *h = &abci_shm_header(p->control, inst->sequence)->head;
     if (atomic_load_explicit(&h->sequence, memory_order_acquire) != inst->sequence) /* pairs with store_header */
         return STEP_PENDING;
     if ((h->collective != inst->id.collective || h->type != inst->id.type || h->op != inst->id.op || h->root != inst->id.root ||
          h->count != inst->id.count || h->algorithm != inst->id.algorithm || h->chain != inst->chain) &&
         !abci_mutated("c6_no_compare"))
         return mismatch(e, inst, peer, h);
-    if (h->flags & ABCI_HEADER_PAYLOAD && inst->run->reads_lead && !header_complete(inst, slot))
-        return STEP_PENDING;
     if ((int32_t)(h->done - p->done) > 0)
         p->done = h->done;
     if (!(h->flags & ABCI_COUNTER_PAYLOAD) && h->token <= 2 * ABCI_SWAPS)
@@ -111,20 +98,6 @@ static int peers_ready(struct abci_engine *e, struct abci_instance *inst, const 
 /* ---- Where bytes are
  * ------------------------------------------------------------------------------------------------------------------- */
 
-/* A payload that is longer than the header's first line is put together in the engine's buffer of that peer. */
-static const char *header_payload(struct abci_engine *e, const struct abci_instance *inst, int peer)
-{
-    const struct abci_header_slot *slot = abci_shm_header(e->shm->peer[peer].control, inst->sequence);
-    uint64_t n = abci_part_end(&inst->shape, ABCI_IN);
-    if (n <= 32)
-        return (const char *)slot->head.payload;
-    char *to = e->gather + (size_t)peer * 256;
-    memcpy(to, slot->head.payload, 32);
-    for (uint64_t line = 0, at = 32; at < n; line++, at += 60)
-        memcpy(to + at, slot->more[line].payload, n - at < 60 ? n - at : 60);
-    return to;
-}
-
 static int at_segment(struct abci_engine *e, int peer, struct abci_segment *segment, uint64_t offset, uint64_t bytes,
                       struct source *out)
 {
@@ -141,7 +114,8 @@ int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int pee
                 struct source *out)
 {
     const struct abci_shm_peer *p = &e->shm->peer[peer];
-    const struct abci_header *h = &abci_shm_header(p->control, inst->sequence)->head;
+    const struct abci_header_slot *slot = abci_shm_header(p->control, inst->sequence);
+    const struct abci_header *h = &slot->head;
     uint64_t offset;
     out->local = NULL;
     if (inst->run->plan->direct) {
@@ -150,7 +124,7 @@ int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int pee
     }
     if (h->flags & ABCI_COUNTER_PAYLOAD) {
         if (buffer == ABCI_IN)
-            out->local = header_payload(e, inst, peer) + r.area;
+            out->local = (const char *)abci_shm_payload(slot, abci_part_end(&inst->shape, ABCI_IN)) + r.area;
         else
             out->local = (const char *)abci_shm_counter(p->control, inst->sequence, counter)->payload + r.area;
         return ABC_OK;

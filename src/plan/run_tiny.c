@@ -37,14 +37,24 @@ static bool stage(struct abci_engine *e, struct abci_tiny *t, uint32_t sequence,
     return true;
 }
 
-ABCI_TWICE void fill_payload(struct abci_header_slot *slot, const struct abci_tiny *t, uint32_t sequence, const char *in)
+/* Up to 32 bytes, by two moves that may overlap: a call of memcpy would part the stores to one line. */
+ABCI_TWICE void copy_short(uint8_t *to, const char *from, uint32_t bytes)
 {
-    if (t->shown == 0)
-        return; /* a barrier, or a rank that shows nothing: its input may be null */
-    memcpy(slot->head.payload, in, t->shown < 32 ? t->shown : 32);
-    for (uint32_t line = 0, at = 32; at < t->shown; line++, at += 60) {
-        memcpy(slot->more[line].payload, in + at, t->shown - at < 60 ? t->shown - at : 60);
-        atomic_store_explicit(&slot->more[line].sequence, sequence, memory_order_release); /* pairs with complete */
+    if (bytes >= 16) {
+        uint64_t v[4];
+        memcpy(v, from, 16);
+        memcpy(v + 2, from + bytes - 16, 16);
+        memcpy(to, v, 16);
+        memcpy(to + bytes - 16, v + 2, 16);
+    } else if (ABCI_LIKELY(bytes >= 8)) {
+        uint64_t v[2];
+        memcpy(v, from, 8);
+        memcpy(v + 1, from + bytes - 8, 8);
+        memcpy(to, v, 8);
+        memcpy(to + bytes - 8, v + 1, 8);
+    } else {
+        for (uint32_t i = 0; i < bytes; i++)
+            to[i] = (uint8_t)from[i];
     }
 }
 
@@ -59,19 +69,31 @@ static void fill_descriptors(const struct abci_instance *inst, struct abci_heade
     h->arena = 0;
 }
 
+/* Line by line, each once: memcpy stores the end first and some bytes twice, so that lines are taken away in between. */
+__attribute__((noinline)) static void copy_lines(uint8_t *to, const char *from, uint32_t bytes)
+{
+    uint32_t whole = bytes & ~15u;
+    for (uint32_t i = 0; i < whole; i += 16)
+        memcpy(to + i, from + i, 16);
+    if (whole < bytes)
+        memcpy(to + bytes - 16, from + bytes - 16, 16);
+}
+
 #define KNOWN (offsetof(struct abci_header, chain) - offsetof(struct abci_header, collective))
 
 ABCI_TWICE void store_header(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain, const char *in)
 {
     struct abci_header_slot *slot = abci_shm_header(e->shm->control, sequence);
     struct abci_header *h = &slot->head;
+    if (t->shown > ABCI_INLINE_LINE)
+        copy_lines(slot->payload, in, t->shown);
     memcpy(&h->collective, &t->header.collective, KNOWN);
     h->chain = chain;
     h->done = e->reads_over;
     if (t->staged)
         fill_descriptors(&e->instance[sequence % ABCI_SLOTS], h);
-    else
-        fill_payload(slot, t, sequence, in);
+    else if (t->shown <= ABCI_INLINE_LINE)
+        copy_short(h->payload, in, t->shown);
     atomic_store_explicit(&h->sequence, sequence, memory_order_release); /* pairs with same_call and abci_verify */
     abci_shm_notify(e->shm);
 }
@@ -86,18 +108,6 @@ static bool same_call(const struct abci_header *h, const struct abci_tiny *t, ui
     uint64_t known;
     memcpy(&known, &h->collective, sizeof known);
     return (known & t->mask) == t->wants && h->algorithm == t->header.algorithm && h->count == t->header.count && h->chain == chain;
-}
-
-/* Put a payload of more than a line together. False: a line is not there yet. */
-static bool complete(const struct abci_header_slot *slot, const struct abci_tiny *t, uint32_t sequence, char *to)
-{
-    memcpy(to, slot->head.payload, 32);
-    for (uint32_t line = 0, at = 32; at < t->lines; line++, at += 60) {
-        if (atomic_load_explicit(&slot->more[line].sequence, memory_order_acquire) != sequence) /* pairs with store_header */
-            return false;
-        memcpy(to + at, slot->more[line].payload, t->lines - at < 60 ? t->lines - at : 60);
-    }
-    return true;
 }
 
 /* Where a peer's staged payload lies; NULL where only the general machine can reach it. */
@@ -125,11 +135,12 @@ ABCI_TWICE bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, u
             continue;
         struct abci_shm_peer *p = &e->shm->peer[r];
         const struct abci_header_slot *slot = abci_shm_header(p->control, sequence);
-        char *whole = e->gather + (size_t)r * 256;
-        while (!same_call(&slot->head, t, sequence, chain) || (t->lines && !complete(slot, t, sequence, whole))) {
+        while (!same_call(&slot->head, t, sequence, chain)) {
             if (polls-- == 0)
                 return false;
             abci_pause();
+            for (uint32_t at = t->fetch; at < t->fetch_end; at += ABCI_LINE)
+                __builtin_prefetch(slot->payload + at); /* so that it comes with the header, and not after it */
             look_at_clock(e);
         }
         p->done = slot->head.done; /* as old as the header: at worst the slots' watermark is asked again */
@@ -138,7 +149,7 @@ ABCI_TWICE bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, u
         if (t->reads_staged)
             e->sources[r] = staged(e, t, r, &slot->head);
         else
-            e->sources[r] = (t->lines ? whole : (const char *)slot->head.payload) + t->at;
+            e->sources[r] = (const char *)(t->fetch_end ? slot->payload : slot->head.payload) + t->at;
         if (!e->sources[r])
             return false;
     }

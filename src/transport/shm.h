@@ -16,7 +16,8 @@
 #include "transport/segment.h"
 
 #define ABCI_SLOTS 16
-#define ABCI_INLINE_HEADER 212 /* payload bytes in a header's four lines: 32 + 3 * 60; as ABCI_PACKED of plan/part.h */
+#define ABCI_INLINE_LINE 32    /* payload bytes in a header's first line; longer ones lie behind it, */
+#define ABCI_INLINE_HEADER 512 /* up to so many bytes; as ABCI_PACKED of plan/part.h */
 #define ABCI_INLINE_COUNTER 48 /* payload bytes in a counter's line */
 #define ABCI_RECORD_MAGIC 0x61626354u
 #define ABCI_SWAPS 2               /* of two ranks: staging tokens that each starts with, see run_stage.c */
@@ -59,7 +60,7 @@ struct abci_header {
     uint32_t chain; /* hash over this rank's calls up to this one */
     uint32_t done;  /* copy of the done watermark */
     union {
-        uint8_t payload[32];
+        uint8_t payload[ABCI_INLINE_LINE];
         struct {
             uint64_t base[2]; /* IN, OUT */
             uint32_t region;  /* temporaries, in lines of the segment */
@@ -72,15 +73,10 @@ struct abci_header {
 };
 _Static_assert(sizeof(struct abci_header) == ABCI_LINE, "a header starts with one line");
 
-/* Lines 1 to 3: more payload, each with its own sequence so that a reader may look at them in any order. */
-struct abci_header_more {
-    _Atomic uint32_t sequence;
-    uint8_t payload[60];
-};
-
+/* Lines come in pairs, and a CPU that fetches one may fetch its neighbour with it. */
 struct abci_header_slot {
-    struct abci_header head;
-    struct abci_header_more more[3];
+    _Alignas(2 * ABCI_LINE) struct abci_header head;
+    uint8_t payload[ABCI_INLINE_HEADER]; /* that line 0 is too short for; published by its sequence */
 };
 
 /* (sequence << 32 | progress): never reset. One line, so that a small block travels with it. */
@@ -182,6 +178,11 @@ void abci_shm_free(struct abci_shm *shm);
 static inline struct abci_header_slot *abci_shm_header(const struct abci_control *c, uint32_t sequence)
 {
     return (struct abci_header_slot *)&c->header[ABCI_SLOT_ORDER >> sequence % ABCI_SLOTS * 4 & 15];
+}
+/* Where a payload of so many bytes lies. */
+static inline uint8_t *abci_shm_payload(const struct abci_header_slot *slot, uint64_t bytes)
+{
+    return (uint8_t *)(bytes <= ABCI_INLINE_LINE ? slot->head.payload : slot->payload);
 }
 static inline struct abci_counter *abci_shm_counter(const struct abci_control *c, uint32_t sequence, int counter)
 {

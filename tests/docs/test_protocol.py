@@ -15,7 +15,6 @@ STRUCTS = {
     "abci_segment_head": "src/transport/segment.h",
     "abci_control": "src/transport/shm.h",
     "abci_header": "src/transport/shm.h",
-    "abci_header_more": "src/transport/shm.h",
     "abci_header_slot": "src/transport/shm.h",
     "abci_counter": "src/transport/shm.h",
     "abci_mailbox": "src/transport/mail.h",

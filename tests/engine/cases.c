@@ -169,7 +169,7 @@ void setting_environment(const struct vector *v, char text[8][64], const char *l
 /* Elements for a level: limits of the header line, the counter line, a page, the eager copy, a small region and the chunk. */
 static uint64_t count_of(const struct vector *v, uint64_t element, uint64_t ranks)
 {
-    static const uint64_t edges[] = {32, 48, 212, 4096, 16 << 10, 64 << 10};
+    static const uint64_t edges[] = {32, 48, 512, 4096, 16 << 10, 64 << 10};
     bool wide = abci_part_by_rank((abc_collective)v->level[D_COLLECTIVE]);
     uint64_t share = wide ? ranks : 1, level = v->level[D_SIZE];
     uint64_t chunk = chunk_bytes[v->level[D_CHUNK]];
