@@ -131,6 +131,23 @@ class Communicator:
         out_counts: Iterable[SupportsIndex] | None = None,
         out_offsets: Iterable[SupportsIndex] | None = None,
     ) -> Request: ...
+    def explain(
+        self,
+        collective: int | str,
+        array: Any = None,
+        out: Any = None,
+        op: int | str | ScaledSum | None = None,
+        root: int | None = None,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+        tag: int | None = None,
+        preserve: bool | None = None,
+        callback: None = None,
+        in_counts: Iterable[SupportsIndex] | None = None,
+        in_offsets: Iterable[SupportsIndex] | None = None,
+        out_counts: Iterable[SupportsIndex] | None = None,
+        out_offsets: Iterable[SupportsIndex] | None = None,
+    ) -> str: ...
     def split(self, color: int, key: int = 0) -> Self | None: ...
     def load_plan(self, text: str, check: bool = True) -> None: ...
     def abort(self, reason: str | None = None) -> None: ...

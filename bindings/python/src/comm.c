@@ -174,6 +174,27 @@ static PyObject *comm_prepare(PyObject *self, PyObject *const *args, Py_ssize_t 
     return abcpy_request_make((struct abcpy_comm *)self, &arguments, false);
 }
 
+static PyObject *comm_explain(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    struct abcpy_comm *c = (struct abcpy_comm *)self;
+    struct abcpy_arguments arguments;
+    struct abcpy_call call;
+    PyObject *result = NULL;
+    char text[256];
+    int status;
+    if (abcpy_arguments_take(args, nargs, keywords, &arguments) != 0 || !abcpy_comm_enter(c, false))
+        return NULL;
+    if (abcpy_call_take(c->rank, c->size, &arguments, &call) == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        status = abc_explain(c->comm, &call.call, text, sizeof text);
+        Py_END_ALLOW_THREADS;
+        result = status == ABC_OK ? PyUnicode_FromString(text) : abcpy_comm_raise(c, status);
+        abcpy_call_release(&call);
+    }
+    abcpy_comm_leave(c);
+    return result;
+}
+
 static PyObject *comm_load_plan(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"text", "check", NULL};
@@ -363,6 +384,8 @@ static PyMethodDef methods[] = {
      "Make a Request that is not started yet."},
     {"split", (PyCFunction)(void (*)(void))comm_split, METH_VARARGS | METH_KEYWORDS,
      "The communicator of the ranks with one color."},
+    {"explain", (PyCFunction)(void (*)(void))comm_explain, METH_FASTCALL | METH_KEYWORDS,
+     "Say how run would do a call, without doing it: \"twoshot@1048576 by price\"."},
     {"load_plan", (PyCFunction)(void (*)(void))comm_load_plan, METH_VARARGS | METH_KEYWORDS,
      "Add an algorithm from a plan in JSON."},
     {"abort", (PyCFunction)(void (*)(void))comm_abort, METH_VARARGS | METH_KEYWORDS, "End the communicator on all ranks now."},

@@ -16,8 +16,9 @@ if not _dist.is_available():
     raise ImportError("abcomm.torch: this PyTorch was built without torch.distributed; install another build of it")
 
 from abcomm.torch.group import BACKEND, Group, register  # noqa: E402
+from abcomm.torch.report import report  # noqa: E402
 from abcomm.torch.work import Work  # noqa: E402
 
 register()
 
-__all__ = ["BACKEND", "Group", "Work"]
+__all__ = ["BACKEND", "Group", "Work", "report"]

@@ -1,27 +1,27 @@
-"""group.py - the ProcessGroup: every operation in every form that programs use, on one communicator.
+"""group.py - the ProcessGroup: every operation in every form that programs use, as raw calls on one communicator.
 
-torch calls the methods of this class, from Python directly and from C++ through its trampolines, with lists of tensors and an options
-object. Each method says which raw calls of the extension the operation consists of; Group._execute runs them: at once in the calling
-thread where the caller is synchronous (opts.asyncOp is false), else started, with a Work for the end. all_reduce, the one that latency
-is measured by, has a road of its own.
+torch calls these methods, from Python directly and from C++ through its trampolines, with lists of tensors and an options object; its
+own groups have short forms too, which take a tensor and what the options would hold. all_reduce, by which latency is measured, has a
+road of its own for what is common.
 """
 from __future__ import annotations
 
-import contextlib
 from datetime import timedelta
-from typing import Any, Callable, Sequence, TypeAlias
+from time import perf_counter
+from typing import Any, Sequence, TypeAlias
 
 import torch
+import torch._C._distributed_c10d as c10d  # dist has not all of the options' classes
 import torch.autograd.profiler as profiler
 import torch.distributed as dist
 
 import abcomm
-from abcomm.torch import errors, store as start_up, types
-from abcomm.torch.work import DONE, Finish, Work
+from abcomm.torch import errors, types
+from abcomm.torch.base import BACKEND, NO_TIME, Base
+from abcomm.torch.report import Call, Row
+from abcomm.torch.work import DONE
 
-BACKEND = "abcomm"
 Tensors: TypeAlias = Sequence[torch.Tensor]
-Call: TypeAlias = tuple[Any, ...]
 
 _ALLREDUCE = abcomm.collectives["allreduce"]
 _REDUCE_SCATTER = abcomm.collectives["reduce_scatter"]
@@ -54,43 +54,62 @@ def _one(tensors: Tensors, operation: str) -> torch.Tensor:
     return tensor
 
 
-class Group(dist.ProcessGroup):
+def _listed(tensors: Any) -> Any:
+    """The list of a form that may be given its only tensor."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _options(kind: Any, given: tuple[Any, ...], named: dict[str, Any], order: Sequence[str] = ("timeout",)) -> Any:
+    """The options object of a call: given, or made from the arguments of a short form."""
+    if len(given) == 1 and type(given[0]) is kind:
+        return given[0]
+    values = dict(zip(("opts", *order) if given and isinstance(given[0], kind) else order, given)) | named
+    opts = values.pop("opts", None) or kind()
+    for name, value in values.items():
+        if name not in order:
+            raise TypeError(f"abcomm: there is no argument {name!r}; there are opts, or {', '.join(order)}")
+        if value is not None:
+            setattr(opts, {"op": "reduceOp", "root": "rootRank"}.get(name, name), value)
+    return opts
+
+
+class Group(Base):
     """One rank's end of a process group."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, name: str) -> None:
-        super().__init__(rank, size)
-        self._name, self._description = name, "undefined"
-        self._sequence = 0
-        self._comm = start_up.communicator(store, rank, size, timeout.total_seconds(), name)
-        self._run: Callable[..., Any] = self._comm.run
-        self._start: Callable[..., abcomm.Request] = self._comm.start
-
-    # ---- running calls
-
-    def _execute(self, name: str, calls: list[Call], opts: Any, result: Any, finish: Finish | None = None) -> dist._Work:
-        """Run or start what an operation consists of."""
-        self._sequence += 1
-        limit = opts.timeout
-        seconds = None if limit < _NO_TIME else limit.total_seconds()
-        with profiler.record_function(f"{BACKEND}:{name}") if profiler._is_profiler_enabled else contextlib.nullcontext():
-            try:
-                if opts.asyncOp:
-                    requests = [self._start(*call[:5], seconds, *call[5:]) for call in calls]
-                    return Work(requests, name, self._name, result, finish)
-                for call in calls:
-                    self._run(*call[:5], seconds, *call[5:])
-            except abcomm.Error as error:
-                raise errors.translated(error, name, self._name) from error
-        if finish is not None:
-            finish(None)
-        return DONE
+        super().__init__(store, rank, size, timeout, name)
+        self._reduced: Row = self._usage.row("all_reduce")
 
     # ---- reductions
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> dist._Work:
+    def allreduce(self, tensors: Any, *given: Any, **named: Any) -> dist._Work:
         """Reduce a tensor over all ranks, in place."""
-        if opts is None:
-            opts = dist.AllreduceOptions()
+        if len(given) == 1 and type(tensors) is list and len(tensors) == 1 and not profiler._is_profiler_enabled:
+            tensor, opts = tensors[0], given[0]
+            known = types.SIZES.get(tensor.dtype)
+            if (known and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not opts.asyncOp
+                    and opts.timeout < NO_TIME and (op := types.OPS.get(hash(opts.reduceOp))) is not None):
+                return self._allreduce_now(tensor, known[0], known[1], op)
+        return self._allreduce(_listed(tensors), _options(c10d.AllreduceOptions, given, named, ("op", "timeout")))
+
+    def _allreduce_now(self, tensor: torch.Tensor, code: int, size: int, op: int) -> dist._Work:
+        """The usual call: synchronous, one contiguous tensor, the group's timeout."""
+        self._sequence += 1
+        row, count, begin = self._reduced, tensor.numel(), perf_counter()
+        buffer = (tensor.data_ptr(), count, code)
+        try:
+            self._run(_ALLREDUCE, buffer, None, op)
+        except abcomm.Error as error:
+            raise errors.translated(error, "all_reduce", self._name) from error
+        row.calls += 1
+        size *= count
+        row.bytes += size
+        row.seconds += perf_counter() - begin
+        if size > row.largest:
+            row.largest, row.call = size, (_ALLREDUCE, buffer, None, op, None)
+        return DONE
+
+    def _allreduce(self, tensors: Tensors, opts: Any) -> dist._Work:
         tensor = _one(tensors, "all_reduce")
         outputs = types.Outputs()
         return self._execute("all_reduce", [self._reduce_in_place(tensor, opts.reduceOp, outputs)], opts, list(tensors),
@@ -101,18 +120,20 @@ class Group(dist.ProcessGroup):
         return (_ALLREDUCE, (buffer.data_ptr(), buffer.numel(), types.reduced_type(buffer), buffer), None,
                 types.operation(op, buffer), None)
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist._Work:
+    def allreduce_coalesced(self, tensors: Tensors, *given: Any, **named: Any) -> dist._Work:
         """all_reduce of several tensors as one operation."""
-        opts = opts or dist.AllreduceCoalescedOptions()
+        opts = _options(c10d.AllreduceCoalescedOptions, given, named, ("op", "timeout"))
         outputs = types.Outputs()
         calls = [self._reduce_in_place(tensor, opts.reduceOp, outputs) for tensor in tensors]
         return self._execute("all_reduce_coalesced", calls, opts, list(tensors), outputs.copy_back if outputs else None)
 
-    def reduce(self, tensors: Tensors, opts: Any) -> dist._Work:
+    def reduce(self, tensors: Any, *given: Any, **named: Any) -> dist._Work:
         """Reduce a tensor over all ranks; the root's gets the result."""
+        opts = _options(c10d.ReduceOptions, given, named, ("root", "op", "timeout"))
+        tensors = _listed(tensors)
         tensor = _one(tensors, "reduce")
         outputs = types.Outputs()
-        buffer = outputs.one(tensor, reads=True) if self.rank() == opts.rootRank else types.inputs(tensor)
+        buffer = outputs.one(tensor, reads=True) if self._rank == opts.rootRank else types.inputs(tensor)
         call = (_REDUCE, (buffer.data_ptr(), buffer.numel(), types.reduced_type(buffer), buffer), None,
                 types.operation(opts.reduceOp, buffer), opts.rootRank)
         return self._execute("reduce", [call], opts, list(tensors), outputs.copy_back if outputs else None)
@@ -126,12 +147,14 @@ class Group(dist.ProcessGroup):
         return (_REDUCE_SCATTER, (source.data_ptr(), source.numel(), code, source), (target.data_ptr(), target.numel(), code, target),
                 types.operation(op, target), None)
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist._Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist._Work:
         """Reduce a list of tensors, one for each rank; the output gets this rank's."""
-        opts = opts or dist.ReduceScatterOptions()
+        opts = _options(c10d.ReduceScatterOptions, given, named, ("op", "timeout"))
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
         output = _one(outputs, "reduce_scatter")
         sources = inputs[0]
-        types.check_list("abcomm reduce_scatter", sources, output, self.size())
+        types.check_list("abcomm reduce_scatter", sources, output, self._size)
         stand_ins = types.Outputs()
         if types.alike(sources) and output.nbytes <= _JOINED:
             call = self._scatter_sum(output, types.flat_inputs(sources), opts.reduceOp, stand_ins)
@@ -141,16 +164,16 @@ class Group(dist.ProcessGroup):
                     types.operation(opts.reduceOp, target), None, *_LISTS, blocks.counts, blocks.offsets)
         return self._execute("reduce_scatter", [call], opts, list(outputs), stand_ins.copy_back if stand_ins else None)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> dist._Work:
+    def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any) -> dist._Work:
         """Reduce a tensor of one block for each rank; the output gets this rank's block."""
-        opts = opts or dist.ReduceScatterOptions()
+        opts = _options(c10d.ReduceScatterOptions, given, named, ("op", "timeout"))
         stand_ins = types.Outputs()
         call = self._scatter_sum(output, types.inputs(source), opts.reduceOp, stand_ins)
         return self._execute("_reduce_scatter_base", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
 
-    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist._Work:
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, *given: Any, **named: Any) -> dist._Work:
         """reduce_scatter of several tensors as one operation."""
-        opts = opts or dist.ReduceScatterOptions()
+        opts = _options(c10d.ReduceScatterOptions, given, named, ("op", "timeout"))
         stand_ins = types.Outputs()
         calls = [self._scatter_sum(output, types.inputs(source), opts.reduceOp, stand_ins)
                  for output, source in zip(outputs, inputs, strict=True)]
@@ -159,13 +182,14 @@ class Group(dist.ProcessGroup):
 
     # ---- moving
 
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> dist._Work:
+    def broadcast(self, tensors: Any, *given: Any, **named: Any) -> dist._Work:
         """The root's tensor on every rank."""
-        opts = opts or dist.BroadcastOptions()
+        opts = _options(c10d.BroadcastOptions, given, named, ("root", "timeout"))
+        tensors = _listed(tensors)
         tensor = _one(tensors, "broadcast")
         stand_ins = types.Outputs()
         root = opts.rootRank
-        buffer = types.inputs(tensor) if self.rank() == root else stand_ins.one(tensor)
+        buffer = types.inputs(tensor) if self._rank == root else stand_ins.one(tensor)
         return self._execute("broadcast", [(_BROADCAST, types.moved(buffer), None, None, root)], opts, list(tensors),
                              stand_ins.copy_back if stand_ins else None)
 
@@ -175,25 +199,27 @@ class Group(dist.ProcessGroup):
             raise ValueError(f"abcomm all_gather: the input is {source.dtype}, the output {target.dtype}; they must be the same")
         return _ALLGATHER, types.moved(source), types.moved(target), None, None
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist._Work:
+    def allgather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist._Work:
         """Every rank's tensor in a list on all of them."""
-        opts = opts or dist.AllgatherOptions()
+        opts = _options(c10d.AllgatherOptions, given, named)
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
         source = _one(inputs, "all_gather")
         stand_ins = types.Outputs()
         call = self._gather_list("all_gather", outputs[0], source, stand_ins)
         return self._execute("all_gather", [call], opts, [list(outputs[0])], stand_ins.copy_back if stand_ins else None)
 
     def _gather_list(self, name: str, targets: Tensors, source: torch.Tensor, stand_ins: types.Outputs) -> Call:
-        types.check_list(f"abcomm {name}", targets, source, self.size())
+        types.check_list(f"abcomm {name}", targets, source, self._size)
         if types.alike(targets) and source.nbytes <= _JOINED:
             return self._gather_into(stand_ins.flat(targets), source, stand_ins)
         blocks = stand_ins.spread(targets)
         return (_ALLGATHERV, types.moved(types.inputs(source)), blocks.buffer, None, None, *_LISTS, None, None, blocks.counts,
                 blocks.offsets)
 
-    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist._Work:
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, *given: Any, **named: Any) -> dist._Work:
         """all_gather of several tensors as one operation; outputs[rank][i] gets inputs[i] of that rank."""
-        opts = opts or dist.AllgatherOptions()
+        opts = _options(c10d.AllgatherOptions, given, named)
         stand_ins = types.Outputs()
         calls = []
         for i, source in enumerate(inputs):
@@ -201,32 +227,35 @@ class Group(dist.ProcessGroup):
         return self._execute("all_gather_coalesced", calls, opts, [list(of_rank) for of_rank in outputs],
                              stand_ins.copy_back if stand_ins else None)
 
-    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> dist._Work:
+    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any) -> dist._Work:
         """Every rank's tensor, one behind another, on all of them."""
-        opts = opts or dist.AllgatherOptions()
+        opts = _options(c10d.AllgatherOptions, given, named)
         stand_ins = types.Outputs()
         call = self._gather_into(output, source, stand_ins)
         return self._execute("_all_gather_base", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
 
-    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist._Work:
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, *given: Any, **named: Any) -> dist._Work:
         """all_gather into tensors, several as one operation."""
-        opts = opts or dist.AllgatherOptions()
+        opts = _options(c10d.AllgatherOptions, given, named)
         stand_ins = types.Outputs()
         calls = [self._gather_into(output, source, stand_ins) for output, source in zip(outputs, inputs, strict=True)]
         return self._execute("all_gather_into_tensor_coalesced", calls, opts, list(outputs),
                              stand_ins.copy_back if stand_ins else None)
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist._Work:
+    def gather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist._Work:
         """Every rank's tensor in a list on the root."""
+        opts = _options(c10d.GatherOptions, given, named, ("root", "timeout"))
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
         source = types.inputs(_one(inputs, "gather"))
         stand_ins = types.Outputs()
         call: Call
-        if self.rank() == opts.rootRank:
-            types.check_list("abcomm gather", outputs[0], source, self.size())
+        if self._rank == opts.rootRank:
+            types.check_list("abcomm gather", outputs[0], source, self._size)
         if source.nbytes <= _JOINED:  # every rank knows that, for all have as much
-            target = types.moved(stand_ins.flat(outputs[0])) if self.rank() == opts.rootRank else None
+            target = types.moved(stand_ins.flat(outputs[0])) if self._rank == opts.rootRank else None
             call = (_GATHER, types.moved(source), target, None, opts.rootRank)
-        elif self.rank() == opts.rootRank:
+        elif self._rank == opts.rootRank:
             blocks = stand_ins.spread(outputs[0])
             call = (_GATHERV, types.moved(source), blocks.buffer, None, opts.rootRank, *_LISTS, None, None, blocks.counts,
                     blocks.offsets)
@@ -235,18 +264,21 @@ class Group(dist.ProcessGroup):
         return self._execute("gather", [call], opts, [list(tensors) for tensors in outputs],
                              stand_ins.copy_back if stand_ins else None)
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist._Work:
+    def scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist._Work:
         """The root's list of tensors, one to each rank."""
+        opts = _options(c10d.ScatterOptions, given, named, ("root", "timeout"))
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
         output = _one(outputs, "scatter")
         stand_ins = types.Outputs()
         target = types.moved(stand_ins.one(output))
         call: Call
-        if self.rank() == opts.rootRank:
-            types.check_list("abcomm scatter", inputs[0], output, self.size())
+        if self._rank == opts.rootRank:
+            types.check_list("abcomm scatter", inputs[0], output, self._size)
         if output.nbytes <= _JOINED:
-            source = types.moved(types.flat_inputs(inputs[0])) if self.rank() == opts.rootRank else None
+            source = types.moved(types.flat_inputs(inputs[0])) if self._rank == opts.rootRank else None
             call = (_SCATTER, source, target, None, opts.rootRank)
-        elif self.rank() == opts.rootRank:
+        elif self._rank == opts.rootRank:
             blocks = types.spread_inputs(inputs[0])
             call = (_SCATTERV, blocks.buffer, target, None, opts.rootRank, *_LISTS, blocks.counts, blocks.offsets)
         else:
@@ -254,9 +286,9 @@ class Group(dist.ProcessGroup):
         return self._execute("scatter", [call], opts, list(outputs), stand_ins.copy_back if stand_ins else None)
 
     def alltoall_base(self, output: torch.Tensor, source: torch.Tensor, output_splits: Sequence[int],
-                      input_splits: Sequence[int], opts: Any = None) -> dist._Work:
+                      input_splits: Sequence[int], *given: Any, **named: Any) -> dist._Work:
         """Block r of the input goes to rank r; block r of the output comes from there."""
-        opts = opts or dist.AllToAllOptions()
+        opts = _options(c10d.AllToAllOptions, given, named)
         stand_ins = types.Outputs()
         target, source = stand_ins.one(output), types.inputs(source)
         call: Call = (_ALLTOALL, types.moved(source), types.moved(target), None, None)
@@ -267,7 +299,7 @@ class Group(dist.ProcessGroup):
 
     def _counts(self, what: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
         """From rows of a tensor for each rank to what is moved."""
-        size, rows = self.size(), tensor.shape[0] if tensor.dim() else 1
+        size, rows = self._size, tensor.shape[0] if tensor.dim() else 1
         if not splits and rows % size == 0:
             splits = [rows // size] * size
         if len(splits) != size or sum(splits) != rows:
@@ -276,52 +308,38 @@ class Group(dist.ProcessGroup):
         unit = types.moved(tensor)[1] // rows if rows else 0
         return [rows_of_rank * unit for rows_of_rank in splits]
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist._Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, *given: Any, **named: Any) -> dist._Work:
         """A list of tensors, one to each rank; a list of what comes from each."""
-        opts = opts or dist.AllToAllOptions()
-        types.check_list("abcomm all_to_all", inputs, inputs[0], self.size())
-        types.check_list("abcomm all_to_all", outputs, inputs[0], self.size())
+        opts = _options(c10d.AllToAllOptions, given, named)
+        types.check_list("abcomm all_to_all", inputs, inputs[0], self._size)
+        types.check_list("abcomm all_to_all", outputs, inputs[0], self._size)
         stand_ins = types.Outputs()
         source, target = types.spread_inputs(inputs), stand_ins.spread(outputs)
         call = (_ALLTOALLV, source.buffer, target.buffer, None, None, *_LISTS, source.counts, source.offsets, target.counts,
                 target.offsets)
         return self._execute("all_to_all", [call], opts, list(outputs), stand_ins.copy_back if stand_ins else None)
 
-    def barrier(self, opts: Any = None) -> dist._Work:
+    def barrier(self, *given: Any, **named: Any) -> dist._Work:
         """Return when all ranks have called."""
-        return self._execute("barrier", [(_BARRIER, None, None, None, None)], opts or dist.BarrierOptions(), [])
+        return self._execute("barrier", [(_BARRIER, None, None, None, None)], _options(c10d.BarrierOptions, given, named), [])
 
     # ---- messages
 
-    def _message(self, name: str, call: Call, tensor: torch.Tensor, finish: Finish | None, always: bool = False) -> Work:
-        with profiler.record_function(f"{BACKEND}:{name}") if profiler._is_profiler_enabled else contextlib.nullcontext():
-            try:
-                return Work([self._start(*call)], name, self._name, [tensor], finish, always)
-            except abcomm.Error as error:
-                raise errors.translated(error, name, self._name) from error
-
-    def send(self, tensors: Tensors, destination: int, tag: int) -> Work:
+    def send(self, tensors: Tensors, destination: int, tag: int) -> dist._Work:
         """Send a tensor to a rank of the group."""
         tensor = _one(tensors, "send")
-        call = (_SEND, types.moved(types.inputs(tensor)), None, None, destination, None, None, tag)
-        return self._message("send", call, tensor, None)
+        call: Call = (_SEND, types.moved(types.inputs(tensor)), None, None, destination, None, tag)
+        return self._execute("send", [call], None, [tensor], asynchronous=True)
 
-    def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
+    def recv(self, tensors: Tensors, source: int, tag: int) -> dist._Work:
         """Receive a tensor from a rank of the group."""
         tensor = _one(tensors, "recv")
         stand_ins = types.Outputs()
         target = types.moved(stand_ins.one(tensor))
+        return self._execute("recv" if source >= 0 else "recv_anysource", [(_RECV, None, target, None, source, None, tag)], None,
+                             [tensor], stand_ins.copy_back if stand_ins else None, asynchronous=True)
 
-        def finish(received: abcomm.Received) -> None:
-            if received.count != target[1]:
-                raise dist.DistBackendError(
-                    f"abcomm recv on group {self._name}: rank {received.source} has sent {received.count} elements, the tensor has "
-                    f"{target[1]}; both must have the same size")
-            stand_ins.copy_back()
-
-        return self._message("recv", (_RECV, None, target, None, source, None, None, tag), tensor, finish, bool(stand_ins))
-
-    def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
+    def recv_anysource(self, tensors: Tensors, tag: int) -> dist._Work:
         """Receive a tensor from whoever sends one; the Work tells who."""
         return self.recv(tensors, abcomm.ANY_SOURCE, tag)
 
@@ -334,66 +352,6 @@ class Group(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
-
-    # ---- what the group is
-
-    def getBackendName(self) -> str:
-        """For torch's C++ side."""
-        return BACKEND
-
-    def name(self) -> str:
-        """The name of the backend, as torch's own groups tell it."""
-        return BACKEND
-
-    def getGroupName(self) -> str:
-        """The name that torch has given the group."""
-        return self._name
-
-    def setGroupName(self, name: str) -> None:
-        """Called by torch."""
-        self._name = name
-
-    def getGroupDesc(self) -> str:
-        """What the program has said that the group is for."""
-        return self._description
-
-    def setGroupDesc(self, description: str) -> None:
-        """Called by torch."""
-        self._description = description
-
-    @property
-    def group_name(self) -> str:
-        """The name that torch has given the group."""
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        """What the program has said that the group is for."""
-        return self._description
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Numbers start with the group."""
-
-    # ---- the end
-
-    def shutdown(self) -> None:
-        """Complete what is in flight and release the communicator; called by destroy_process_group."""
-        try:
-            self._comm.close()
-        except abcomm.Error as error:
-            raise errors.translated(error, "shutdown", self._name) from error
-
-    def abort(self) -> None:
-        """End the group on all ranks now."""
-        with contextlib.suppress(abcomm.HandleError):
-            self._comm.abort(f"rank {self.rank()} has aborted group {self._name}")
 
 
 def _create(options: Any, backend_options: object) -> Group:

@@ -29,6 +29,8 @@ _NAMES: dict[str, str] = {
 }
 # The number of each element type; types that the library does not know can be moved as bytes, but not reduced.
 CODES: dict[torch.dtype, int] = {getattr(torch, name): abcomm.types[ours][0] for name, ours in _NAMES.items() if hasattr(torch, name)}
+# The same with the bytes of an element.
+SIZES: dict[torch.dtype, tuple[int, int]] = {dtype: (code, dtype.itemsize) for dtype, code in CODES.items()}
 BYTE: int = abcomm.types["u8"][0]
 
 _OPS: dict[str, str] = {"SUM": "sum", "AVG": "avg", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor",

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import abcomm
-from abcomm.torch import delivery, errors
+from abcomm.torch import delivery, errors, types
 
 Finish = Callable[[Any], None]
 
@@ -29,8 +29,8 @@ class Work(dist._Work):
     """One operation of torch: one or several requests, waited for in their order."""
 
     def __init__(self, requests: list[abcomm.Request], name: str, group: str, result: Any, finish: Finish | None,
-                 always: bool = True) -> None:
-        """finish: what is left to do when the requests are over; always: also if nobody waits."""
+                 record: Any = None) -> None:
+        """finish: what is left to do when the requests are over; record: what has an end then."""
         super().__init__()
         self._requests = requests
         self._name = name
@@ -43,7 +43,8 @@ class Work(dist._Work):
         self._error: Exception | None = None
         self._futures: tuple[Any, Any] | None = None
         self._added = False
-        if finish is not None and always:
+        self._record = record
+        if finish is not None or record is not None:
             self._need_delivery()
 
     # ---- for torch
@@ -150,15 +151,10 @@ class Work(dist._Work):
                 error = error or errors.translated(what, self._name, self._group)
         with self._lock:
             if not self._over:
-                self._error = error
-                if error is None and self._finish is not None:
-                    try:
-                        self._finish(told)
-                    except Exception as what:
-                        self._error = what
-                if isinstance(told, abcomm.Received):
-                    self._source = told.source
-                self._finish = None
+                self._error = error or self._complete(told)
+                if self._record is not None:
+                    self._record.end()
+                self._finish = self._record = None
                 self._over = True
             futures, begin = self._futures, None
             if futures is not None and not futures[0].done():
@@ -168,6 +164,22 @@ class Work(dist._Work):
                 begin.set_result(None)
             except RuntimeError:  # another thread was quicker
                 pass
+
+
+    def _complete(self, told: Any) -> Exception | None:
+        """What is left when the requests have succeeded."""
+        if isinstance(told, abcomm.Received):
+            self._source, wanted = told.source, self._result[0]
+            count = wanted.numel() if wanted.dtype in types.CODES else wanted.nbytes
+            if told.count != count:
+                return dist.DistBackendError(f"abcomm {self._name} on group {self._group}: rank {told.source} has sent {told.count} "
+                                             f"elements, the tensor has {count}; both must have the same size")
+        try:
+            if self._finish is not None:
+                self._finish(told)
+        except Exception as what:
+            return what
+        return None
 
 
 class Done(dist._Work):

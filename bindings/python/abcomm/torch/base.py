@@ -1,0 +1,172 @@
+"""base.py - what every group is before it has operations: its communicator, how calls are run, what torch asks about it, its end.
+
+A synchronous call runs inline in the calling thread; an asynchronous one is started and becomes a Work. Both are counted for report(),
+and recorded where torch's profiler runs.
+"""
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from time import perf_counter
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.autograd.profiler as profiler
+import torch.distributed as dist
+
+import abcomm
+from abcomm.torch import errors, report, store as start_up
+from abcomm.torch.work import DONE, Finish, Work
+
+BACKEND = "abcomm"
+NO_TIME = timedelta(0)
+
+
+def bytes_of(call: report.Call) -> int:
+    """The larger buffer of a raw call."""
+    return max((buffer[1] * SIZES[buffer[2]] for buffer in call[1:3] if buffer is not None), default=0)
+
+
+SIZES: dict[int, int] = {number: size for number, size, _ in abcomm.types.values()}
+
+
+class Base(dist.ProcessGroup):
+    """One rank's end of a process group, without operations."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        super().__init__(rank, size)
+        self._name, self._description = name, "undefined"
+        self._rank, self._size = rank, size
+        self._sequence = 0
+        self._comm = start_up.communicator(store, rank, size, timeout.total_seconds(), name)
+        self._usage = report.Usage(name, rank, size, self._comm)
+        self._run: Callable[..., Any] = self._comm.run
+        self._start: Callable[..., abcomm.Request] = self._comm.start
+
+    # ---- running calls
+
+    def _execute(self, name: str, calls: list[report.Call], opts: Any, result: Any, finish: Finish | None = None,
+                 asynchronous: bool | None = None) -> dist._Work:
+        """Run or start the raw calls that an operation consists of. finish: what is left to do when they are over."""
+        self._sequence += 1
+        seconds = None
+        if opts is not None:
+            asynchronous = opts.asyncOp
+            seconds = None if opts.timeout < NO_TIME else opts.timeout.total_seconds()
+        record = _Record(f"{BACKEND}:{name}", calls) if profiler._is_profiler_enabled else None
+        begin = perf_counter()
+        try:
+            if asynchronous:
+                requests = [self._start(*call[:5], seconds, *call[5:]) for call in calls]
+            else:
+                for call in calls:
+                    self._run(*call[:5], seconds, *call[5:])
+        except abcomm.Error as error:
+            raise errors.translated(error, name, self._name) from error
+        work = Work(requests, name, self._name, result, finish, record) if asynchronous else None
+        if work is None and finish is not None:
+            finish(None)
+        if work is None and record is not None:
+            record.end()
+        self._usage.row(name).count(bool(asynchronous), finish is not None, sum(map(bytes_of, calls)), calls[0] if calls else None,
+                                    perf_counter() - begin)
+        return work or DONE
+
+    # ---- what the group is
+
+    def getBackendName(self) -> str:
+        """For torch's C++ side."""
+        return BACKEND
+
+    def name(self) -> str:
+        """The name of the backend, as torch's own groups tell it."""
+        return BACKEND
+
+    _get_backend_name = name
+
+    def getGroupName(self) -> str:
+        """The name that torch has given the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        """Called by torch."""
+        self._name = name
+
+    _set_group_name = setGroupName
+
+    def getGroupDesc(self) -> str:
+        """What the program has said that the group is for."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        """Called by torch."""
+        self._description = description
+
+    _set_group_desc = setGroupDesc
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch has given the group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """What the program has said that the group is for."""
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Groups are made over the Store, not out of each other."""
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Messages of a batch need no order among each other, so torch may start them one by one."""
+        return False
+
+    def _get_backend(self, device: torch.device) -> Base:
+        """The group is its own backend, for the CPU."""
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"abcomm has no backend for {device}, only for cpu; init_process_group('cpu:abcomm,...') cannot mix it "
+                               "with others, make a second group for the device")
+        return self
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Numbers start with the group."""
+
+    # ---- the end
+
+    def shutdown(self) -> None:
+        """Complete what is in flight and release the communicator; called by destroy_process_group."""
+        self._usage.close()
+        try:
+            self._comm.close()
+        except abcomm.Error as error:
+            raise errors.translated(error, "shutdown", self._name) from error
+
+    def abort(self) -> None:
+        """End the group on all ranks now."""
+        with contextlib.suppress(abcomm.HandleError):
+            self._comm.abort(f"rank {self._rank} has aborted group {self._name}")
+
+
+class _Record:
+    """An event of torch's profiler, with the shapes of the tensors."""
+
+    def __init__(self, name: str, calls: Sequence[report.Call]) -> None:
+        owners = [buffer[3] for call in calls for buffer in call[1:3] if buffer is not None]
+        tensors = [owner for owner in owners if isinstance(owner, torch.Tensor)]
+        self._handle: Any = torch.autograd._record_function_with_args_enter(name, *tensors)
+
+    def end(self) -> None:
+        """The operation is over; said once."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            torch.autograd._record_function_with_args_exit(handle)
