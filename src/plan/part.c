@@ -91,6 +91,8 @@ struct abci_range abci_part_block(const struct abci_shape *shape, int buffer, in
     struct abci_range range;
     uint64_t b = (uint64_t)block + abci_mutated("c2_off_by_one_block"), size = shape->element;
     if (abci_part_width(shape->collective, buffer) == ABCI_NARROW) {
+        if (shape->nblocks == 1 && b == 0) /* the usual case, without divisions */
+            return (struct abci_range){.user = shape->first * size, .area = 0, .bytes = shape->length * size};
         uint64_t start = narrow_start(shape, b);
         range.user = (shape->first + start) * size;
         range.area = start * size;
@@ -149,13 +151,24 @@ uint64_t abci_part_chunks(abc_collective coll, int nranks, uint32_t element, uin
     return chunks;
 }
 
-void abci_part_chunk(struct abci_shape *shape, uint64_t chunk_bytes, uint64_t n)
+struct abci_cut abci_part_cut(const struct abci_shape *shape, uint64_t chunk_bytes)
 {
     uint64_t chunks;
     uint64_t unit = chunk_unit(shape->collective, (int)shape->nranks, shape->element, shape->count, chunk_bytes, &chunks);
     uint64_t units = shape->count / unit + (shape->count % unit != 0);
-    uint64_t first = deal(units, chunks, n) * unit;
-    uint64_t end = deal(units, chunks, n + 1) * unit;
+    return (struct abci_cut){unit, units / chunks, units % chunks};
+}
+
+void abci_part_cut_chunk(struct abci_shape *shape, const struct abci_cut *cut, uint64_t n)
+{
+    uint64_t first = (n * cut->least + (n < cut->more ? n : cut->more)) * cut->unit;
+    uint64_t end = first + (cut->least + (n < cut->more)) * cut->unit;
     shape->first = first;
     shape->length = (end < shape->count ? end : shape->count) - first;
+}
+
+void abci_part_chunk(struct abci_shape *shape, uint64_t chunk_bytes, uint64_t n)
+{
+    struct abci_cut cut = abci_part_cut(shape, chunk_bytes);
+    abci_part_cut_chunk(shape, &cut, n);
 }

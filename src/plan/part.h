@@ -67,4 +67,12 @@ uint64_t abci_part_area(const struct abci_shape *shape, int buffer);
 uint64_t abci_part_chunks(abc_collective coll, int nranks, uint32_t element, uint64_t count, uint64_t chunk_bytes);
 void abci_part_chunk(struct abci_shape *shape, uint64_t chunk_bytes, uint64_t n);
 
+/* The same for many chunks of one call: what does not depend on n is worked out once, which leaves no division for each of them. */
+struct abci_cut {
+    uint64_t unit;        /* elements that are never cut apart */
+    uint64_t least, more; /* units of a chunk; the first `more` chunks have one more */
+};
+struct abci_cut abci_part_cut(const struct abci_shape *shape, uint64_t chunk_bytes);
+void abci_part_cut_chunk(struct abci_shape *shape, const struct abci_cut *cut, uint64_t n);
+
 #endif

@@ -69,6 +69,20 @@ static void derive_publishes(struct abci_runnable *r)
     }
 }
 
+/* Is this all: show a block of IN, add one of the peer's to an own one? */
+static bool pairs(const struct abci_runnable *r)
+{
+    const struct abci_plan *p = r->plan;
+    bool narrow = abci_part_width((abc_collective)p->collective, ABCI_IN) == ABCI_NARROW;
+    if (p->nranks != 2 || !narrow || p->nblocks != 1 || r->lead != 1 || p->nsteps != 2 || p->ntmp > 0 || p->direct)
+        return false;
+    const struct abci_ref show = p->steps[0].src;
+    const struct abci_step *add = &p->steps[1];
+    return show.buffer == ABCI_IN && show.count == 1 && add->kind == ABCI_REDUCE && add->npeers == 1 && add->flags == ABCI_FINAL &&
+           add->src.buffer == ABCI_IN && add->src.count == 1 && add->own.buffer == ABCI_IN && add->own.count == 1 &&
+           add->dst.buffer == ABCI_OUT && add->dst.count == 1;
+}
+
 struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
 {
     struct abci_runnable *r = abci_alloc(sizeof *r);
@@ -86,6 +100,7 @@ struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
         r->lead_value = plan->steps[r->lead++].value;
     r->keeps_staging = plan->ntmp > 0;
     derive_publishes(r);
+    r->pairs = pairs(r);
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         const struct abci_step *s = &plan->steps[i];
         r->reads_lead |= (s->kind == ABCI_REDUCE || s->kind == ABCI_FETCH) && s->src.buffer == ABCI_IN;
@@ -208,6 +223,7 @@ static int state_of(struct abc_request *q)
 
 static void complete(struct abci_engine *e, struct abc_request *q, int status)
 {
+    e->pairing -= q->pairs;
     q->status = status;
     abci_note(e, q, status == ABC_OK ? ABCI_EVENT_END : ABCI_EVENT_ERROR, q->first_sequence, status);
     if (status != ABC_OK && q->backup)
@@ -320,6 +336,8 @@ static void enqueue(struct abci_engine *e, struct abc_request *q)
         abci_mail_post(e, q);
         return;
     }
+    q->pairs = q->run->pairs && !q->run->keeps_staging && !q->direct_run && q->shape.count * q->shape.element > ABCI_EAGER;
+    e->pairing += q->pairs;
     q->next = NULL;
     *e->queue_end = q;
     e->queue_end = &q->next;
@@ -393,6 +411,14 @@ static uint32_t in_order(const struct abci_engine *e)
     return (e->active >> oldest | e->active << (ABCI_SLOTS - oldest)) & ((1u << ABCI_SLOTS) - 1);
 }
 
+/* A request is over; whoever else waits for it is woken. */
+static void over(struct abci_engine *e, struct abc_request *q, const struct abc_request *own)
+{
+    complete(e, q, ABC_OK);
+    if (q != own)
+        wake_waiter(e);
+}
+
 /* Advance every instance in flight, then put new ones in flight. 1 something moved, 0 nothing, negative: failed. */
 static int pass(struct abci_engine *e, struct abc_request *own)
 {
@@ -401,6 +427,14 @@ static int pass(struct abci_engine *e, struct abc_request *own)
     if (abci_shm_failed(e->shm))
         return ABC_ERR_PEER;
     take_inbox(e);
+    if (ABCI_UNLIKELY(e->pairing)) {
+        struct abc_request *exchanged;
+        moved = abci_pair_run(e, &exchanged);
+        if (moved < 0)
+            return moved;
+        if (exchanged)
+            over(e, exchanged, own);
+    }
     for (uint32_t left = in_order(e); left; left &= left - 1) {
         uint32_t sequence = e->next_sequence - ABCI_SLOTS + (uint32_t)__builtin_ctz(left);
         struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
@@ -409,11 +443,8 @@ static int pass(struct abci_engine *e, struct abc_request *own)
         if (r < 0)
             return r;
         moved |= r;
-        if (inst->state == ABCI_INSTANCE_FREE && q->finished == q->chunks) {
-            complete(e, q, ABC_OK);
-            if (q != own)
-                wake_waiter(e);
-        }
+        if (inst->state == ABCI_INSTANCE_FREE && q->finished == q->chunks)
+            over(e, q, own);
     }
     while (e->queue) {
         int r = abci_issue(e);
@@ -541,7 +572,7 @@ static void begin(struct abc_request *q)
 {
     q->issued = q->finished = 0;
     q->chunks = q->planned;
-    q->ran_direct = false;
+    q->ran_direct = q->pairs = false;
     q->first_sequence = 0;
     q->status = ABC_PENDING;
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);
@@ -692,10 +723,8 @@ static void start_claimed(struct abci_engine *e, struct abc_request *q)
     count(e, q);
     bool is_short = begin_short(e, q);
     enqueue(e, q);
-    e->starting = true;
     if (!is_short)
         look_in(e, NULL);
-    e->starting = false;
     release_claim(e); /* wakes the progress thread, too */
 }
 

@@ -25,6 +25,7 @@ struct abci_runnable {
     bool in_by_lead;                        /* IN is published by the leading steps only */
     bool reads_lead;                        /* this rank reads IN blocks of peers */
     bool single_values; /* every other PUBLISH is the only one of its counter: small blocks may travel in its line */
+    bool pairs;         /* two ranks, of which each shows one block of IN and adds one of the peer's to its own: see run_pair.c */
     bool keeps_staging; /* its staging may be in use when its readers are over: temporaries, or a plan that a caller has loaded */
 };
 /* Takes over the plan. NULL when there is no memory or the plan uses a step kind that the executor does not know. */
@@ -98,6 +99,7 @@ struct abc_request {
     struct abci_counts *counts; /* blocks of different sizes; NULL: all alike */
     bool in_place, persistent, heap, counted;
     bool ran_direct; /* all ranks have offered their buffers */
+    bool pairs;      /* run_pair.c may run it */
     bool plain;      /* no option differs from the defaults */
     bool message;    /* to or from one peer: see run_mail.c; `run` is NULL */
     int tag;
@@ -202,6 +204,7 @@ struct abci_engine {
     struct abc_request *queue, **queue_end;         /* not fully issued, in order */
     struct abc_request *callbacks, **callbacks_end; /* complete, in the order of completion */
     struct abci_instance *instance;                 /* [ABCI_SLOTS] */
+    uint32_t pairing;                               /* requests in the queue or in flight that pair */
     uint32_t active;                                /* bit slot: instance in flight */
     struct abci_region *regions;
     uint8_t token[2 * ABCI_SWAPS]; /* staging tokens that are this rank's to write, latest last */
@@ -210,14 +213,13 @@ struct abci_engine {
     int nblocked;
     uint64_t is_blocked[ABCI_MAX_RANKS / 64];
     struct abci_waiting waiting;
-    int suspect;            /* peer that looked dead at the last look, -1 */
-    const void **sources;   /* operands of the reduction under way */
-    struct source *located; /* where each peer's piece of it lies */
-    char *remote;           /* tiles read by process_vm_readv */
-    int status;             /* ABC_OK, or why the communicator ended */
-    bool starting;          /* this pass announces and matches messages, but copies no long ones: the caller has more to start */
-    bool undecided;         /* the queue's first operation takes one sequence or several: see run_offer.c */
-    bool header_stored;     /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
+    int suspect;                 /* peer that looked dead at the last look, -1 */
+    const void **sources;        /* operands of the reduction under way */
+    struct source *located;      /* where each peer's piece of it lies */
+    char *remote;                /* tiles read by process_vm_readv */
+    int status;                  /* ABC_OK, or why the communicator ended */
+    bool undecided;              /* the queue's first operation takes one sequence or several: see run_offer.c */
+    bool header_stored;          /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
     struct abci_tiny *short_out; /* whose header that is, and the chain up to it */
     uint32_t short_chain;
     uint64_t looked;                        /* run_tiny.c: ticks at the last look at the clock */

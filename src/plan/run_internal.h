@@ -56,11 +56,20 @@ struct abci_region {
 
 /* run_issue.c: put the queue's next chunk in flight if a slot and staging are free. 1 moved, 0 not now, negative error. */
 int abci_issue(struct abci_engine *e);
+/* Make a chunk that run_pair.c has in flight, staged in a token and shown, an instance. */
+void abci_hand_over(struct abci_engine *e, struct abc_request *q, uint64_t chunk, uint32_t chain);
+/* run_pair.c: two ranks exchange a long operation, as long as neither is late. 1 moved, 0 not now or none, negative: the
+ * communicator has failed. *over: the request that is complete by this, or NULL. */
+int abci_pair_run(struct abci_engine *e, struct abc_request **over);
 /* May this sequence use its slot? Peers must be done with the one 16 before. */
 bool abci_slot_free(struct abci_engine *e, uint32_t sequence);
 
 /* run_stage.c: decide how peers reach each buffer and find staging for it. ABC_PENDING when all staging is in use. */
 int abci_lay_out(struct abci_engine *e, struct abci_instance *inst);
+/* The token that this rank has read last; its staging in this process, and in the segment that holds it. */
+int abci_token_take(struct abci_engine *e);
+char *abci_token_memory(const struct abci_engine *e, int token);
+uint64_t abci_token_offset(const struct abci_engine *e, int token);
 /* Only the memory for it, of an instance whose sequence, plan and buffers' modes are known. */
 int abci_take_staging(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes);
 void abci_tokens_open(struct abci_engine *e);

@@ -141,15 +141,14 @@ static int may_issue(struct abci_engine *e, struct abc_request *q, const struct 
     return status == ABC_OK ? 1 : status;
 }
 
-/* Fill the instance for the request's next chunk, as far as that says nothing about where the bytes are. */
-static void fill_instance(struct abci_engine *e, struct abci_instance *inst, struct abc_request *q)
+/* Fill the instance for a chunk of the request, as far as that says nothing about where the bytes are. */
+static void fill_instance(struct abci_engine *e, struct abci_instance *inst, struct abc_request *q, uint64_t chunk)
 {
     inst->request = q;
     inst->run = q->run;
     inst->shape = q->shape;
     if (q->chunks > 1)
-        abci_part_chunk(&inst->shape, q->chunk_bytes, q->issued);
-    inst->sequence = e->next_sequence;
+        abci_part_chunk(&inst->shape, q->chunk_bytes, chunk);
     inst->first = inst->ahead = 0;
     inst->at_step = UINT32_MAX;
     inst->reader = 0;
@@ -203,7 +202,8 @@ int abci_issue(struct abci_engine *e)
     if (status <= 0)
         return status;
     bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
-    fill_instance(e, inst, q);
+    inst->sequence = e->next_sequence;
+    fill_instance(e, inst, q, q->issued);
     status = find_place(e, inst, laid_out);
     if (status != ABC_OK)
         return status == ABC_PENDING ? 0 : status;
@@ -219,4 +219,24 @@ int abci_issue(struct abci_engine *e)
     if (q->issued == 1)
         abci_note(e, q, ABCI_EVENT_START, inst->sequence, ABC_PENDING);
     return 1;
+}
+
+void abci_hand_over(struct abci_engine *e, struct abc_request *q, uint64_t chunk, uint32_t chain)
+{
+    uint32_t sequence = q->first_sequence + (uint32_t)chunk;
+    struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
+    inst->sequence = sequence;
+    fill_instance(e, inst, q, chunk);
+    inst->first = q->run->lead;
+    inst->offered = false;
+    inst->flags = inst->token = inst->gained = 0;
+    inst->mode[ABCI_IN] = ABCI_MODE_STAGED;
+    inst->mode[ABCI_OUT] = ABCI_MODE_NONE;
+    inst->region = NULL;
+    inst->stage[ABCI_IN] = inst->stage[ABCI_OUT] = inst->tmp = NULL;
+    inst->id = q->id;
+    inst->id.sequence = sequence;
+    inst->chain = chain;
+    inst->state = ABCI_INSTANCE_STEPS;
+    e->active |= 1u << (sequence % ABCI_SLOTS);
 }

@@ -110,16 +110,22 @@ static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instan
     return ABCI_MODE_STAGED;
 }
 
-/* Take the token that this rank has read most recently. */
-static void take_token(struct abci_engine *e, struct abci_instance *inst)
+int abci_token_take(struct abci_engine *e)
 {
-    int token = e->token[--e->tokens], home = token / ABCI_SWAPS;
+    int token = e->token[--e->tokens];
     if (abci_mutated("c5_swap_reused_early"))
         e->tokens++;
-    uint64_t at = (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES + SWAP_SHIFT;
-    inst->tmp = e->shm->swap[home] + at;
-    inst->staging_offset = e->shm->peer[home].control->swap_offset + at;
-    inst->token = (uint8_t)(token + 1);
+    return token;
+}
+
+char *abci_token_memory(const struct abci_engine *e, int token)
+{
+    return e->shm->swap[token / ABCI_SWAPS] + (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES + SWAP_SHIFT;
+}
+
+uint64_t abci_token_offset(const struct abci_engine *e, int token)
+{
+    return e->shm->peer[token / ABCI_SWAPS].control->swap_offset + (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES + SWAP_SHIFT;
 }
 
 void abci_tokens_open(struct abci_engine *e)
@@ -157,7 +163,10 @@ int abci_take_staging(struct abci_engine *e, struct abci_instance *inst, uint64_
 {
     if (e->tokens == 0 || inst->run->keeps_staging || bytes > ABCI_SWAP_BYTES - SWAP_SHIFT)
         return own_region(e, inst, bytes ? bytes : ABCI_LINE);
-    take_token(e, inst);
+    int token = abci_token_take(e);
+    inst->tmp = abci_token_memory(e, token);
+    inst->staging_offset = abci_token_offset(e, token);
+    inst->token = (uint8_t)(token + 1);
     return ABC_OK;
 }
 

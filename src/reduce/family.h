@@ -18,10 +18,17 @@ enum { ABCI_CLASS_ANY, ABCI_CLASS_2, ABCI_CLASS_3, ABCI_CLASS_4, ABCI_CLASS_8, A
 
 #define ABCI_ROW(type, op) ((type)*ABC_OP_COUNT + (op))
 
+/* As abci_reduce_swap; n counts the kernel's elements, at least a vector of them. */
+typedef void abci_swap_kernel(const struct abci_reduction *r, void *dst, const void *const *src, uint64_t n,
+                              const struct abci_swap *swap);
+
 struct abci_family {
     const char *name;
     /* The row of every route is full: class 0 stands in where a number of operands has no kernel of its own. */
     abci_kernel *kernel[ABC_TYPE_COUNT * ABC_OP_COUNT][ABCI_CLASSES];
+    /* NULL where there is none. */
+    abci_swap_kernel *swap[ABC_TYPE_COUNT * ABC_OP_COUNT];
+    size_t vector; /* bytes */
     /* Copy to dst (by the store kind) and, when not NULL, to dst2. dst may equal src. */
     void (*copy)(char *dst, char *dst2, const char *src, size_t bytes, enum abci_store store);
 };

@@ -146,6 +146,31 @@ void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const vo
     family->kernel[route->row][class](r, dst, dst2, src, nsrc, n << route->shift);
 }
 
+#define SWAP_PIECE 4096 /* where no kernel does it in one pass: as much as stays in the nearest cache */
+
+void abci_reduce_swap(const struct abci_reduction *r, void *dst, const void *const *src, uint64_t n, const struct abci_swap *swap)
+{
+    const struct abci_family *family = family_now();
+    const struct abci_route *route = &abci_routes[r->type][r->op == ABC_AVG && !r->final ? ABC_SUM
+                                                           : r->op < ABC_OP_USER         ? r->op
+                                                                                         : 0];
+    const size_t size = abci_element_size(r->type);
+    abci_swap_kernel *kernel = r->user ? NULL : family->swap[route->row];
+    if (ABCI_LIKELY(kernel && n * size >= family->vector)) {
+        kernel(r, dst, src, n << route->shift, swap);
+        return;
+    }
+    const uint64_t most = SWAP_PIECE / size;
+    for (uint64_t i = 0; i < n; i += most) {
+        uint64_t count = n - i < most ? n - i : most;
+        size_t at = (size_t)(i * size);
+        const void *const operands[2] = {(const char *)src[0] + at, (const char *)src[1] + at};
+        abci_reduce(r, (char *)dst + at, NULL, operands, 2, count);
+        if (swap->room)
+            memcpy((char *)swap->room + at, (const char *)swap->next + at, (size_t)(count * size));
+    }
+}
+
 /* A product with a block of equal elements. */
 void abci_reduce_scale(abc_type type, void *dst, const void *src, const void *scalar, uint64_t n)
 {

@@ -290,7 +290,9 @@ static void bound_chunks(const struct abci_chooser *c, struct abci_rules_config 
  * measured with 2 CPUs by `abcomm tune` (bench/results/regret.md):
  *
  * - A CPU for each rank, 2 ranks: 256 KiB of private memory stay in the caches of both, in the arena 1 MiB gains 10 %. Sums want
- *   128 KiB between near cores and 512 KiB between distant ones, where each wait costs more: 10 % either way.
+ *   128 KiB between near cores and 512 KiB between distant ones, where each wait costs more: 10 % either way. Those that pair
+ *   (run_pair.c) want chunks that stay in the nearest cache between near cores: up to 6 MiB 5 to 20 % less time than by two steps,
+ *   beyond 10 to 20 % more, in place. Between distant cores few chunks, but large operations need the overlap: 15 % less time.
  * - With more ranks each reads a slice of a chunk, so chunks grow with the ranks.
  * - Crowded, a wait is a yield of the CPU, so few large chunks win, until a rank's share of the work leaves its second-level cache
  *   (1 MiB there). Then small ones do, by 20 to 50 % where private memory is reduced: it is staged, and the staging of the last
@@ -306,8 +308,12 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
         config->long_chunk = staged_sums ? 256 << 10 : 1 << 20;
         config->long_from = (staged_sums ? (uint64_t)c->nranks << 20 : 16 << 20) / share + 1;
     } else if (c->nranks == 2 && coll == ABC_ALLREDUCE && !arena) {
-        config->chunk = config->long_chunk = c->constants.hand_off < ABCI_DISTANT ? 128 << 10 : 512 << 10;
-        config->long_from = UINT64_MAX;
+        bool near = c->constants.hand_off < ABCI_DISTANT;
+        config->chunk = config->long_chunk = near ? 128 << 10 : 512 << 10;
+        config->long_from = (4 << 20) + 1;
+        config->pair_chunk = near ? 8 << 10 : 512 << 10;
+        config->pair_long = near ? 8 << 10 : 128 << 10;
+        config->pair_to = near ? 6 << 20 : UINT64_MAX;
     } else {
         config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;
         config->long_chunk = config->chunk;
@@ -317,11 +323,11 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
 }
 
 /* What a call gets that names an algorithm without a chunk. */
-static uint64_t usual_chunk(const struct abci_chooser *c, const struct abci_wish *wish)
+static uint64_t usual_chunk(const struct abci_chooser *c, const struct abci_wish *wish, const struct abci_option *option)
 {
     struct abci_rules_config config = {.memory = wish->arena ? ABCI_ARENA : ABCI_PRIVATE};
     set_chunks(c, wish->collective, &config);
-    return c->forced_chunk ? c->forced_chunk : wish->bytes < config.long_from ? config.chunk : config.long_chunk;
+    return c->forced_chunk ? c->forced_chunk : abci_rules_chunk(&config, option, wish->bytes);
 }
 
 static int make_rules(struct abci_chooser *c, abc_collective coll)
@@ -363,6 +369,7 @@ static int price_all(struct abci_chooser *c, abc_collective coll)
         int status = runnable(c, o, coll, 0, &run);
         if (status != ABC_OK)
             return status;
+        o->pairs = run->pairs;
         if (c->nranks > PRICED_RANKS)
             rule_of_thumb(o, c->nranks);
         else if ((status = price_one(c, coll, o)) != ABC_OK)
@@ -410,7 +417,7 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
     if (status != ABC_OK)
         return status;
     choice->why = ABCI_BY_CALL;
-    choice->chunk = chunk ? chunk : usual_chunk(c, wish);
+    choice->chunk = chunk ? chunk : usual_chunk(c, wish, NULL);
     for (struct loaded *l = atomic_load_explicit(&c->loaded, memory_order_acquire); l; l = l->next) {
         const struct abci_plan *p = l->run->plan;
         if (strcmp(p->name, name) != 0)
@@ -434,6 +441,7 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
             if (!strict_enough(c, wish, algo->rank_order, all->option[i].one_rounding))
                 return not_strict(c, wish, algo->name);
             *out = algo->direct && !wish->arena ? lookup(c, wish)->option : &all->option[i];
+            choice->chunk = chunk ? chunk : usual_chunk(c, wish, *out);
             return ABC_OK;
         }
     return unfit_algorithm(name, wish->collective, c->nranks);

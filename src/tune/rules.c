@@ -17,9 +17,16 @@ static bool allowed(const struct abci_rules_config *c, const struct abci_option 
            (!o->algo->direct || c->memory == ABCI_ARENA);
 }
 
+/* Of operations from `from` bytes on, up to pair_to where that is more: what pairs costs 0.7 of its price, measured near and far.
+ */
+static double per_byte(const struct abci_rules_config *c, const struct abci_option *o, uint64_t from)
+{
+    return o->price[c->memory].per_byte * (o->pairs && from < c->pair_to ? 0.7 : 1);
+}
+
 static double price_at(const struct abci_rules_config *c, const struct abci_option *o, uint64_t bytes)
 {
-    return o->price[c->memory].fixed + o->price[c->memory].per_byte * (double)bytes;
+    return o->price[c->memory].fixed + per_byte(c, o, bytes) * (double)bytes;
 }
 
 static struct abci_option *cheapest(const struct abci_rules_config *c, uint64_t bytes)
@@ -36,20 +43,28 @@ static uint64_t next_crossing(const struct abci_rules_config *c, struct abci_opt
 {
     uint64_t next = UINT64_MAX;
     const struct abci_price *a = &(*best)->price[c->memory];
+    const double least = per_byte(c, *best, bytes);
     struct abci_option *then = NULL;
     for (int i = 0; i < c->count; i++) {
         const struct abci_price *b = &c->options[i].price[c->memory];
-        if (!allowed(c, &c->options[i]) || b->per_byte >= a->per_byte)
+        const double each = per_byte(c, &c->options[i], bytes);
+        if (!allowed(c, &c->options[i]) || each >= least)
             continue;
-        double at = floor((b->fixed - a->fixed) / (a->per_byte - b->per_byte)) + 1;
+        double at = floor((b->fixed - a->fixed) / (least - each)) + 1;
         at = at > (double)bytes ? at : (double)bytes + 1;
-        if (at > 1e18 || (uint64_t)at > next || ((uint64_t)at == next && b->per_byte >= then->price[c->memory].per_byte))
+        if (at > 1e18 || (uint64_t)at > next || ((uint64_t)at == next && each >= per_byte(c, then, bytes)))
             continue;
         next = (uint64_t)at;
         then = &c->options[i];
     }
     *best = then;
     return next;
+}
+
+uint64_t abci_rules_chunk(const struct abci_rules_config *c, const struct abci_option *o, uint64_t bytes)
+{
+    bool pair = o && o->pairs && c->pair_chunk;
+    return bytes < c->long_from ? (pair ? c->pair_chunk : c->chunk) : (pair ? c->pair_long : c->long_chunk);
 }
 
 /* A list that grows. */
@@ -69,19 +84,23 @@ static void append(struct list *l, struct abci_rule rule)
 static void append_range(const struct abci_rules_config *c, struct list *l, struct abci_rule rule, uint64_t to)
 {
     uint64_t asked = c->forced_chunk ? c->forced_chunk : rule.chunk;
-    rule.chunk = asked ? asked : rule.from < c->long_from ? c->chunk : c->long_chunk;
+    rule.chunk = asked ? asked : abci_rules_chunk(c, rule.option, rule.from);
     append(l, rule);
     if (asked || rule.from >= c->long_from || to <= c->long_from)
         return;
     rule.from = c->long_from;
-    rule.chunk = c->long_chunk;
+    rule.chunk = abci_rules_chunk(c, rule.option, rule.from);
     append(l, rule);
 }
 
-/* What the prices say for from <= bytes < to. */
+/* What the prices say for from <= bytes < to: two sets of straight lines, if pair_to lies between. */
 static void append_priced(const struct abci_rules_config *c, struct list *l, uint64_t from, uint64_t to, uint64_t chunk,
                           enum abci_why why)
 {
+    if (from < c->pair_to && c->pair_to < to) {
+        append_priced(c, l, from, c->pair_to, chunk, why);
+        from = c->pair_to;
+    }
     struct abci_option *best = cheapest(c, from);
     while (from < to) { /* at most once an option: prices per byte fall from one to the next */
         struct abci_rule rule = {from, best, chunk, why};
@@ -108,8 +127,8 @@ static void append_row(const struct abci_rules_config *c, struct list *l, const 
 
 struct abci_rule *abci_rules_make(const struct abci_rules_config *c)
 {
-    /* Between two rows the prices cross at most as often as there are algorithms; once the chunk changes. */
-    size_t most = (size_t)(2 * c->nrows + 1) * (size_t)(c->count + 1) + 2;
+    /* Between two rows the prices cross at most as often as there are algorithms; once the lines, and once the chunk changes. */
+    size_t most = (size_t)(2 * c->nrows + 2) * (size_t)(c->count + 1) + 2;
     struct list l = {.first = abci_alloc(most * sizeof *l.first)};
     if (!l.first)
         return NULL;

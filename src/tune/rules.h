@@ -12,6 +12,7 @@ struct abci_option {
     const struct abci_algo *algo;
     struct abci_price price[ABCI_MEMORY_COUNT];
     bool one_rounding;                    /* every reduction on every rank is a whole one */
+    bool pairs;                           /* its chunks are exchanged in one loop: src/plan/run_pair.c */
     _Atomic(struct abci_runnable *) *run; /* [nranks], by root; built on first use; of choose.c */
 };
 
@@ -33,10 +34,14 @@ struct abci_rules_config {
     const struct abci_algo *forced;     /* by ABCOMM_ALGO, or NULL */
     uint64_t chunk;                     /* where nothing else is said, for operations below long_from bytes */
     uint64_t long_chunk, long_from;     /* and for longer ones */
+    uint64_t pair_chunk, pair_long;     /* the same two for options that pair; 0: no difference */
+    uint64_t pair_to;                   /* from this size on they have no advantage */
     uint64_t forced_chunk;              /* by ABCOMM_CHUNK or ABCOMM_ALGO, 0: by nobody */
     const struct abci_tuning_row *rows; /* of this case, ascending */
     uint32_t nrows;
 };
+/* The chunk of an operation of this size where nobody asks for one. */
+uint64_t abci_rules_chunk(const struct abci_rules_config *config, const struct abci_option *option, uint64_t bytes);
 /* The list, from the heap (abci_free), or NULL without memory. */
 struct abci_rule *abci_rules_make(const struct abci_rules_config *config);
 

@@ -175,6 +175,37 @@ static void run_family(const struct shape *s, const char *family, const void *co
     free(dst2.base);
 }
 
+/* The same sum of two operands, one of which lies where other elements go afterwards. */
+static void run_swap(const struct shape *s, const char *family, const void *const *src, const char *want)
+{
+    size_t bytes = s->n * oracle_size(s->r.type);
+    int foreign = (int)below(2);
+    struct target dst = target_new(bytes), room = target_new(bytes), next = target_new(bytes);
+    const void *operands[2] = {src[0], src[1]};
+    bool stays = below(4) == 0;
+    memcpy(room.at, src[foreign], bytes);
+    operands[foreign] = room.at;
+    fill(s, next.at);
+    if (s->alias != ALIAS_NONE) {
+        memcpy(dst.at, src[!foreign], bytes);
+        operands[!foreign] = dst.at;
+    }
+    struct abci_swap swap = {.foreign = foreign, .room = stays ? NULL : room.at, .next = next.at};
+    abci_reduce_swap(&s->r, dst.at, operands, s->n, &swap);
+    compare(s, family, dst.at, want, "sum beside a swap");
+    if (memcmp(room.at, stays ? src[foreign] : next.at, bytes) != 0) {
+        describe(s, family, "what comes after the operand");
+        fail();
+    }
+    if (!guards_intact(&dst) || !guards_intact(&room) || !guards_intact(&next)) {
+        describe(s, family, "guard bytes of a swap");
+        fail();
+    }
+    free(dst.base);
+    free(room.base);
+    free(next.base);
+}
+
 static void run_shape(const struct shape *s)
 {
     size_t size = oracle_size(s->r.type);
@@ -192,8 +223,11 @@ static void run_shape(const struct shape *s)
     for (uint64_t i = 0; i < s->n; i++)
         oracle_element(&s->r, src, s->nsrc, i * size, want + i * size);
     for (int f = 0; f < FAMILIES; f++)
-        if (abci_reduce_select(families[f]) == 0)
+        if (abci_reduce_select(families[f]) == 0) {
             run_family(s, families[f], src, want);
+            if (s->nsrc == 2)
+                run_swap(s, families[f], src, want);
+        }
     free(want);
     for (int k = 0; k < s->nsrc; k++)
         free(base[k]);
