@@ -206,6 +206,125 @@ def futures():
         dist.all_reduce(torch.ones(1000), async_op=True)  # dropped
 
 
+REDUCED = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+MOVED = [*REDUCED, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128, torch.complex32, torch.uint16]
+
+
+def kinds():
+    """Element types, operations, and tensors without elements or dimensions."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = torch.stack(every(size))
+    for dtype in REDUCED:
+        for op, wanted in ((dist.ReduceOp.SUM, whole.sum(0)), (dist.ReduceOp.MIN, whole.min(0)[0]),
+                           (dist.ReduceOp.MAX, whole.max(0)[0]), (dist.ReduceOp.PRODUCT, whole.prod(0))):
+            x = mine(rank, dtype=dtype)
+            dist.all_reduce(x, op)
+            same(x, wanted.to(dtype))
+        x = mine(rank, dtype=dtype)
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        mean = whole.sum(0).to(torch.float64) / size
+        same(x, mean.to(dtype) if dtype.is_floating_point else mean.trunc().to(dtype))
+        if dtype.is_floating_point:
+            x = mine(rank, dtype=dtype)
+            dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
+            same(x, (whole * 0.5).sum(0).to(dtype))
+        else:
+            x = mine(rank, dtype=dtype)
+            dist.all_reduce(x, dist.ReduceOp.BXOR)
+            wanted = mine(0, dtype=dtype)
+            for other in range(1, size):
+                wanted ^= mine(other, dtype=dtype)
+            same(x, wanted)
+    truth = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(truth, dist.ReduceOp.BAND)
+    same(truth, torch.tensor([size == 1, True, False]))
+    for dtype in MOVED:
+        outputs = [torch.empty(10).to(dtype) for _ in range(size)]
+        dist.all_gather(outputs, mine(rank, dtype=torch.float32).to(dtype))
+        for r, output in enumerate(outputs):
+            same(output.view(torch.uint8), mine(r, dtype=torch.float32).to(dtype).view(torch.uint8))
+    z = torch.full((3,), 1 + 1j * rank)
+    dist.all_reduce(z)
+    same(z, torch.full((3,), size + 1j * sum(range(size))))
+    scalar = torch.tensor(float(rank))
+    dist.all_reduce(scalar)
+    same(scalar, torch.tensor(float(sum(range(size)))))
+    for work in (dist.all_reduce(torch.empty(0), async_op=True), dist.broadcast(torch.empty(0, 3), 0, async_op=True),
+                 dist.all_gather([torch.empty(0)] * size, torch.empty(0), async_op=True)):
+        assert work.wait()
+
+
+def sparse():
+    """The sum of sparse tensors, and DDP with an embedding whose gradient is one."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = torch.sparse_coo_tensor([[0, rank + 1]], torch.tensor([1.0, 2.0]), (size + 1,))
+    dist.all_reduce(x)
+    same(x.to_dense(), torch.tensor([float(size)] + [2.0] * size))
+    for op, text in ((dist.ReduceOp.MAX, "SUM only"), (None, "dense tensors")):
+        try:
+            dist.all_reduce(x, op) if op else dist.broadcast(x, 0)
+            raise AssertionError("not refused")
+        except ValueError as error:
+            assert text in str(error), error
+    embedding = torch.nn.parallel.DistributedDataParallel(torch.nn.Embedding(10, 4, sparse=True))
+    embedding(torch.tensor([rank, 5])).sum().backward()
+    wanted = torch.zeros(10, 4)
+    wanted[5] = 1
+    wanted[:size] += 1 / size
+    same(embedding.module.weight.grad.to_dense(), wanted)
+
+
+def roots():
+    """Many broadcasts and reductions in flight, waited for in another order."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    tensors = [torch.full((1 + 5000 * (i % 3),), float(rank + i)) for i in range(60)]
+    works = [dist.broadcast(x, i % size, async_op=True) if i % 2 else dist.reduce(x, i % size, async_op=True)
+             for i, x in enumerate(tensors)]
+    for work in reversed(works):
+        work.wait()
+    for i, x in enumerate(tensors):
+        if i % 2:
+            assert (x == i % size + i).all()
+        elif i % size == rank:
+            assert (x == sum(range(size)) + i * size).all()
+
+
+def observed():
+    """What the report and torch's profiler show."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    before = abcomm.torch.report(as_dict=True)["operations"].get("all_reduce", {"calls": 0, "bytes": 0, "asynchronous": 0, "copied": 0})
+    with torch.profiler.profile(record_shapes=True) as profile:
+        dist.all_reduce(torch.ones(4, 5))
+        dist.all_reduce(torch.ones(6), async_op=True).wait()
+        dist.all_reduce(torch.ones(5, 4).t())
+    shapes = [event.input_shapes for event in profile.events() if event.name == "abcomm:all_reduce"]
+    assert shapes == [[[4, 5]], [[6]], [[4, 5]]], shapes
+    after = abcomm.torch.report(as_dict=True)["operations"]["all_reduce"]
+    change = {name: after[name] - before[name] for name in before if name != "path" and name != "seconds"}
+    assert change == {"calls": 3, "bytes": 4 * (20 + 6 + 20), "asynchronous": 1, "copied": 1}, change
+    assert after["path"] and "all_reduce" in abcomm.torch.report()
+    group = dist.group.WORLD
+    assert group.name() == "abcomm" and group._device_types == [torch.device("cpu")] and group.rank() == rank and group.size() == size
+
+
+def short_forms():
+    """The methods of the group itself, as torch's own groups have them."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    x = torch.tensor([float(rank)])
+    group.allreduce(x, dist.ReduceOp.MAX).wait()
+    same(x, torch.tensor([size - 1.0]))
+    group.broadcast(x.fill_(rank), root=size - 1).wait()
+    same(x, torch.tensor([size - 1.0]))
+    outputs = [torch.empty(1) for _ in range(size)]
+    group.allgather(outputs, x.fill_(rank)).wait()
+    same(torch.cat(outputs), torch.arange(float(size)))
+    group.reduce_scatter(x, [torch.ones(1) for _ in range(size)], timeout=timedelta(seconds=30)).wait()
+    same(x, torch.tensor([float(size)]))
+    group.monitored_barrier(timedelta(seconds=30))
+    group.barrier(timeout=timedelta(seconds=30)).wait()
+
+
 def again():
     """Several lives in one process, over one store."""
     rank, size = dist.get_rank(), dist.get_world_size()

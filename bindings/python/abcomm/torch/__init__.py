@@ -15,7 +15,8 @@ except ImportError as error:
 if not _dist.is_available():
     raise ImportError("abcomm.torch: this PyTorch was built without torch.distributed; install another build of it")
 
-from abcomm.torch.group import BACKEND, Group, register  # noqa: E402
+from abcomm.torch.base import BACKEND  # noqa: E402
+from abcomm.torch.group import Group, register  # noqa: E402
 from abcomm.torch.report import report  # noqa: E402
 from abcomm.torch.work import Work  # noqa: E402
 

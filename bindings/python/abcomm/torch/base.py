@@ -6,6 +6,7 @@ and recorded where torch's profiler runs.
 from __future__ import annotations
 
 import contextlib
+import logging
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, Callable, Sequence
@@ -15,10 +16,11 @@ import torch.autograd.profiler as profiler
 import torch.distributed as dist
 
 import abcomm
-from abcomm.torch import errors, report, store as start_up
+from abcomm.torch import errors, record, report, store as start_up
 from abcomm.torch.work import DONE, Finish, Work
 
 BACKEND = "abcomm"
+_log = logging.getLogger("abcomm.torch")
 NO_TIME = timedelta(0)
 
 
@@ -38,7 +40,8 @@ class Base(dist.ProcessGroup):
         self._name, self._description = name, "undefined"
         self._rank, self._size = rank, size
         self._sequence = 0
-        self._comm = start_up.communicator(store, rank, size, timeout.total_seconds(), name)
+        self._timeout = timeout.total_seconds()
+        self._comm = start_up.communicator(store, rank, size, self._timeout, name)
         self._usage = report.Usage(name, rank, size, self._comm)
         self._run: Callable[..., Any] = self._comm.run
         self._start: Callable[..., abcomm.Request] = self._comm.start
@@ -46,14 +49,17 @@ class Base(dist.ProcessGroup):
     # ---- running calls
 
     def _execute(self, name: str, calls: list[report.Call], opts: Any, result: Any, finish: Finish | None = None,
-                 asynchronous: bool | None = None) -> dist._Work:
-        """Run or start the raw calls that an operation consists of. finish: what is left to do when they are over."""
+                 asynchronous: bool | None = None, shown: Sequence[torch.Tensor] | None = None) -> dist._Work:
+        """Run or start the raw calls that an operation consists of.
+
+        finish: what is left to do when they are over; asynchronous: in place of options; shown: the inputs, where the calls have others.
+        """
         self._sequence += 1
         seconds = None
         if opts is not None:
             asynchronous = opts.asyncOp
             seconds = None if opts.timeout < NO_TIME else opts.timeout.total_seconds()
-        record = _Record(f"{BACKEND}:{name}", calls) if profiler._is_profiler_enabled else None
+        event = record.Event(f"{BACKEND}:{name}", calls, shown) if profiler._is_profiler_enabled else None
         begin = perf_counter()
         try:
             if asynchronous:
@@ -62,12 +68,13 @@ class Base(dist.ProcessGroup):
                 for call in calls:
                     self._run(*call[:5], seconds, *call[5:])
         except abcomm.Error as error:
+            self._usage.row(name).count(bool(asynchronous), finish is not None, 0, None, perf_counter() - begin)
             raise errors.translated(error, name, self._name) from error
-        work = Work(requests, name, self._name, result, finish, record) if asynchronous else None
+        work = Work(requests, name, self._name, result, finish, event) if asynchronous else None
         if work is None and finish is not None:
             finish(None)
-        if work is None and record is not None:
-            record.end()
+        if work is None and event is not None:
+            event.end()
         self._usage.row(name).count(bool(asynchronous), finish is not None, sum(map(bytes_of, calls)), calls[0] if calls else None,
                                     perf_counter() - begin)
         return work or DONE
@@ -144,29 +151,17 @@ class Base(dist.ProcessGroup):
     # ---- the end
 
     def shutdown(self) -> None:
-        """Complete what is in flight and release the communicator; called by destroy_process_group."""
+        """Complete what is in flight and release the communicator; called by destroy_process_group.
+
+        What has ended the group earlier is logged, not raised: the program is cleaning up, and torch has more groups to destroy.
+        """
         self._usage.close()
         try:
             self._comm.close()
         except abcomm.Error as error:
-            raise errors.translated(error, "shutdown", self._name) from error
+            _log.warning("%s", errors.translated(error, "shutdown", self._name))
 
     def abort(self) -> None:
         """End the group on all ranks now."""
         with contextlib.suppress(abcomm.HandleError):
             self._comm.abort(f"rank {self._rank} has aborted group {self._name}")
-
-
-class _Record:
-    """An event of torch's profiler, with the shapes of the tensors."""
-
-    def __init__(self, name: str, calls: Sequence[report.Call]) -> None:
-        owners = [buffer[3] for call in calls for buffer in call[1:3] if buffer is not None]
-        tensors = [owner for owner in owners if isinstance(owner, torch.Tensor)]
-        self._handle: Any = torch.autograd._record_function_with_args_enter(name, *tensors)
-
-    def end(self) -> None:
-        """The operation is over; said once."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            torch.autograd._record_function_with_args_exit(handle)

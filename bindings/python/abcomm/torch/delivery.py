@@ -39,6 +39,11 @@ class _Pool:
         if not self.waiting:
             self._reinforce()
 
+    def put(self, work: Deliverable) -> None:
+        self.queue.put(work)
+        if not self.waiting:
+            self._reinforce()
+
     def _reinforce(self) -> None:
         """See that a thread waits for the next Work."""
         with self.lock:
@@ -110,3 +115,8 @@ def end() -> None:
 def add(request: abcomm.Request, work: Deliverable) -> None:
     """Let a thread call work.deliver() once the request is over."""
     _pool.add(request, work)
+
+
+def put(work: Deliverable) -> None:
+    """Let a thread call work.deliver() now."""
+    _pool.put(work)

@@ -14,7 +14,8 @@ _CALLER = (abcomm.ArgumentError, abcomm.UnsupportedError)
 
 def translated(error: abcomm.Error, operation: str, group: str) -> Exception:
     """The exception to raise for what an operation of a group has ended with."""
-    text = f"abcomm {operation} on group {group}: {error}"
+    what = "Timed out after its limit: " if isinstance(error, abcomm.TimeoutError) else ""
+    text = f"abcomm {operation} on group {group}: {what}{error}"
     if isinstance(error, abcomm.ArgumentTypeError):
         return TypeError(text)
     return ValueError(text) if isinstance(error, _CALLER) else dist.DistBackendError(text)

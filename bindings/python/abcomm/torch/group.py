@@ -7,7 +7,7 @@ road of its own for what is common.
 from __future__ import annotations
 
 from datetime import timedelta
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any, Sequence, TypeAlias
 
 import torch
@@ -16,7 +16,7 @@ import torch.autograd.profiler as profiler
 import torch.distributed as dist
 
 import abcomm
-from abcomm.torch import errors, types
+from abcomm.torch import errors, sparse, types
 from abcomm.torch.base import BACKEND, NO_TIME, Base
 from abcomm.torch.report import Call, Row
 from abcomm.torch.work import DONE
@@ -40,6 +40,7 @@ _ALLTOALLV = abcomm.collectives["alltoallv"]
 _SEND = abcomm.collectives["send"]
 _RECV = abcomm.collectives["recv"]
 _NO_TIME = timedelta(0)
+_MONITOR_TAG = 2**31 - 1
 _LISTS = (None, None, None, None)  # of a call, between the time and the lists: algorithm, tag, preserve, callback
 # Lists of tensors up to this size are copied to one piece of memory, because equal blocks there are quicker than blocks anywhere.
 _JOINED = 32768
@@ -110,10 +111,19 @@ class Group(Base):
         return DONE
 
     def _allreduce(self, tensors: Tensors, opts: Any) -> dist._Work:
+        if len(tensors) == 1 and tensors[0].is_sparse:
+            return self._allreduce_sparse(tensors[0], opts)
         tensor = _one(tensors, "all_reduce")
         outputs = types.Outputs()
         return self._execute("all_reduce", [self._reduce_in_place(tensor, opts.reduceOp, outputs)], opts, list(tensors),
                              outputs.copy_back if outputs else None)
+
+    def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> dist._Work:
+        try:
+            calls, add = sparse.calls(self._run, self._size, tensor, opts.reduceOp)
+        except abcomm.Error as error:
+            raise errors.translated(error, "sparse_all_reduce", self._name) from error
+        return self._execute("sparse_all_reduce", calls, opts, [tensor], add, shown=[tensor])
 
     def _reduce_in_place(self, tensor: torch.Tensor, op: Any, outputs: types.Outputs) -> Call:
         buffer = outputs.one(tensor, reads=True)
@@ -162,14 +172,14 @@ class Group(Base):
             target, blocks = stand_ins.one(output), types.spread_inputs(sources)
             call = (_REDUCE_SCATTERV, blocks.buffer, (target.data_ptr(), target.numel(), types.reduced_type(target), target),
                     types.operation(opts.reduceOp, target), None, *_LISTS, blocks.counts, blocks.offsets)
-        return self._execute("reduce_scatter", [call], opts, list(outputs), stand_ins.copy_back if stand_ins else None)
+        return self._execute("reduce_scatter", [call], opts, list(outputs), stand_ins.copy_back if stand_ins else None, shown=sources)
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any) -> dist._Work:
         """Reduce a tensor of one block for each rank; the output gets this rank's block."""
         opts = _options(c10d.ReduceScatterOptions, given, named, ("op", "timeout"))
         stand_ins = types.Outputs()
         call = self._scatter_sum(output, types.inputs(source), opts.reduceOp, stand_ins)
-        return self._execute("_reduce_scatter_base", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
+        return self._execute("reduce_scatter_single", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, *given: Any, **named: Any) -> dist._Work:
         """reduce_scatter of several tensors as one operation."""
@@ -177,7 +187,7 @@ class Group(Base):
         stand_ins = types.Outputs()
         calls = [self._scatter_sum(output, types.inputs(source), opts.reduceOp, stand_ins)
                  for output, source in zip(outputs, inputs, strict=True)]
-        return self._execute("reduce_scatter_tensor_coalesced", calls, opts, list(outputs),
+        return self._execute("reduce_scatter_single_coalesced", calls, opts, list(outputs),
                              stand_ins.copy_back if stand_ins else None)
 
     # ---- moving
@@ -232,14 +242,14 @@ class Group(Base):
         opts = _options(c10d.AllgatherOptions, given, named)
         stand_ins = types.Outputs()
         call = self._gather_into(output, source, stand_ins)
-        return self._execute("_all_gather_base", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
+        return self._execute("all_gather_single", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, *given: Any, **named: Any) -> dist._Work:
         """all_gather into tensors, several as one operation."""
         opts = _options(c10d.AllgatherOptions, given, named)
         stand_ins = types.Outputs()
         calls = [self._gather_into(output, source, stand_ins) for output, source in zip(outputs, inputs, strict=True)]
-        return self._execute("all_gather_into_tensor_coalesced", calls, opts, list(outputs),
+        return self._execute("all_gather_single_coalesced", calls, opts, list(outputs),
                              stand_ins.copy_back if stand_ins else None)
 
     def gather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> dist._Work:
@@ -283,7 +293,8 @@ class Group(Base):
             call = (_SCATTERV, blocks.buffer, target, None, opts.rootRank, *_LISTS, blocks.counts, blocks.offsets)
         else:
             call = (_SCATTERV, None, target, None, opts.rootRank)
-        return self._execute("scatter", [call], opts, list(outputs), stand_ins.copy_back if stand_ins else None)
+        return self._execute("scatter", [call], opts, list(outputs), stand_ins.copy_back if stand_ins else None,
+                             shown=inputs[0] if inputs else [])
 
     def alltoall_base(self, output: torch.Tensor, source: torch.Tensor, output_splits: Sequence[int],
                       input_splits: Sequence[int], *given: Any, **named: Any) -> dist._Work:
@@ -295,7 +306,7 @@ class Group(Base):
         if output_splits or input_splits:
             call = (_ALLTOALLV, *call[1:], *_LISTS, self._counts("input", source, input_splits), None,
                     self._counts("output", target, output_splits), None)
-        return self._execute("all_to_all", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
+        return self._execute("all_to_all_single", [call], opts, [output], stand_ins.copy_back if stand_ins else None)
 
     def _counts(self, what: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
         """From rows of a tensor for each rank to what is moved."""
@@ -323,6 +334,28 @@ class Group(Base):
         """Return when all ranks have called."""
         return self._execute("barrier", [(_BARRIER, None, None, None, None)], _options(c10d.BarrierOptions, given, named), [])
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that tells which ranks have not come: the first of them, or all. It ends the group then."""
+        seconds = self._timeout if timeout is None else timeout.total_seconds()
+        token = torch.zeros(1, dtype=torch.uint8)
+        if self._rank != 0:
+            self.send([token], 0, _MONITOR_TAG).wait()
+            self.recv([token], 0, _MONITOR_TAG).wait()
+            return
+        end = monotonic() + seconds
+        waiting = {rank: self.recv([token.clone()], rank, _MONITOR_TAG) for rank in range(1, self._size)}
+        while waiting and (monotonic() < end):
+            waiting = {rank: work for rank, work in waiting.items() if not work.is_completed()}
+            sleep(0.001 if waiting else 0)
+        missing = sorted(waiting)[:None if wait_all_ranks else 1]
+        if missing:
+            names = ", ".join(f"Rank {rank}" for rank in missing)
+            text = f"Rank 0 timed out in monitoredBarrier after {seconds:g} seconds: {names} failed to pass monitoredBarrier"
+            self._comm.abort(text)
+            raise dist.DistBackendError(f"abcomm monitored_barrier on group {self._name}: {text}")
+        for work in [self.send([token], rank, _MONITOR_TAG) for rank in range(1, self._size)]:
+            work.wait()
+
     # ---- messages
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> dist._Work:
@@ -336,7 +369,7 @@ class Group(Base):
         tensor = _one(tensors, "recv")
         stand_ins = types.Outputs()
         target = types.moved(stand_ins.one(tensor))
-        return self._execute("recv" if source >= 0 else "recv_anysource", [(_RECV, None, target, None, source, None, tag)], None,
+        return self._execute("recv" if source >= 0 else "recvAnySource", [(_RECV, None, target, None, source, None, tag)], None,
                              [tensor], stand_ins.copy_back if stand_ins else None, asynchronous=True)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> dist._Work:

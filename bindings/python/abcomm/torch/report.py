@@ -4,7 +4,7 @@ Each group counts in a table of its own, which outlives it. A row costs a call s
 """
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Callable, Literal, TypeAlias, overload
 
 import abcomm
 
@@ -58,11 +58,12 @@ class Usage:
 
     def explain(self) -> None:
         """Ask the library how the largest call of each operation is done, while it is there to be asked."""
+        explain: Callable[..., str] | None = self._comm and self._comm.explain
         for row in self.rows.values():
-            if row.call is None or self._comm is None or self._comm.closed:
+            if row.call is None or explain is None:
                 continue
             try:
-                row.way = self._comm.explain(*row.call[:5], None, *row.call[5:])
+                row.way = explain(*row.call[:5], None, *row.call[5:])
             except abcomm.Error:
                 row.way = ""
             row.call = None

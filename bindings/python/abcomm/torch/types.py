@@ -45,8 +45,8 @@ def check(tensor: torch.Tensor) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"abcomm takes tensors, this is {type(tensor).__name__}")
     if tensor.layout != torch.strided:
-        raise ValueError(f"abcomm takes dense tensors, this one has the layout {tensor.layout}; make it dense first: "
-                         "x.to_dense(), or nn.Embedding(..., sparse=False)")
+        raise ValueError(f"abcomm takes dense tensors, this one has the layout {tensor.layout}; make it dense first: x.to_dense(). "
+                         "Only all_reduce takes sparse ones, of the layout torch.sparse_coo")
     if not tensor.is_cpu:
         raise ValueError(f"abcomm takes tensors of the CPU, this one is on {tensor.device}; move it first, or give such tensors a "
                          f"backend of their own: init_process_group('cpu:abcomm,{tensor.device.type}:...')")
