@@ -47,8 +47,8 @@ static double work(const struct walk *w, const struct abci_step *step)
     default:
         break;
     }
-    if ((step->flags & ABCI_STAGE) && !w->direct)
-        time += 0.5 * bytes * c->copy; /* a second store of what is in registers */
+    if ((step->flags & ABCI_STAGE) && !w->direct) /* beside a sum a second store of what is in registers; a copy loses memcpy */
+        time += (step->kind == ABCI_REDUCE ? 0.5 : 1.25) * bytes * c->copy;
     if (step->flags & ABCI_SPREAD)
         time += bytes * step->npeers * c->copy;
     return time * w->crowding;

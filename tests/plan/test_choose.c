@@ -69,11 +69,51 @@ static void test_rounding(void **state)
     }
 }
 
+static void expect_choice(struct abci_chooser *chooser, struct abci_wish wish, const char *name, uint64_t chunk)
+{
+    struct abci_choice choice;
+    assert_int_equal(abci_choose(chooser, &wish, &choice), ABC_OK);
+    assert_string_equal(choice.run->plan->name, name);
+    assert_int_equal(choice.chunk, chunk);
+}
+
+/* What won by measurement between two ranks, near and far: docs/performance.md. */
+static void test_two_ranks(void **state)
+{
+    static const struct {
+        double hand_off, staged;
+        const char *longest; /* of sums of 16 MiB */
+        uint64_t chunk, long_chunk;
+    } machines[] = {{0.06e-6, 1.4e-11, "twoshot", 8 << 10, 128 << 10}, {0.25e-6, 3e-11, "oneshot", 512 << 10, 128 << 10}};
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        const struct abci_price_constants constants = {.hand_off = machines[m].hand_off,
+                                                       .step = 3e-8,
+                                                       .copy = machines[m].staged,
+                                                       .read = machines[m].staged,
+                                                       .reduce = 2.5e-11,
+                                                       .crowding = 1};
+        const struct abci_chooser_config config = {.nranks = 2, .constants = &constants, .forced = ""};
+        struct abci_chooser *chooser;
+        assert_int_equal(abci_chooser_open(&config, &chooser), ABC_OK);
+        for (int k = 0; k < 5; k++) /* a copy to two places is slower than two by memcpy */
+            expect_choice(chooser, (struct abci_wish){.collective = ABC_ALLGATHER, .bytes = sizes[k]}, "oneshot", 256 << 10);
+        struct abci_wish sum = {.collective = ABC_ALLREDUCE, .bytes = 64 << 10, .one_rounding = true};
+        expect_choice(chooser, sum, "oneshot", machines[m].chunk);
+        sum.bytes = 2 << 20;
+        expect_choice(chooser, sum, "oneshot", machines[m].chunk);
+        sum.bytes = 16 << 20;
+        expect_choice(chooser, sum, machines[m].longest, machines[m].long_chunk);
+        abci_chooser_close(chooser);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agree),
         cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_two_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
