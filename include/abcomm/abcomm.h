@@ -355,7 +355,7 @@ ABC_API int abc_allgatherv(const void *in, void *out, const uint64_t *counts, co
 ABC_API int abc_reduce_scatterv(const void *in, void *out, const uint64_t *counts, abc_type type, abc_op op, abc_comm *comm);
 ABC_API int abc_alltoallv(const void *in, const uint64_t *in_counts, const uint64_t *in_offsets, void *out,
                           const uint64_t *out_counts, const uint64_t *out_offsets, abc_type type, abc_comm *comm);
-/* The same, started: complete them with abc_wait. Those with a count for each rank: abc_start with an abc_call. */
+/* The same, started: complete them with abc_wait. */
 ABC_API int abc_allreduce_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
                                 abc_request **req);
 ABC_API int abc_reduce_scatter_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
@@ -373,6 +373,19 @@ ABC_API int abc_alltoall_start(const void *in, void *out, uint64_t count, abc_ty
 ABC_API int abc_scan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm, abc_request **req);
 ABC_API int abc_exscan_start(const void *in, void *out, uint64_t count, abc_type type, abc_op op, abc_comm *comm,
                              abc_request **req);
+
+/* Those with a count for each rank, started. Counts and offsets may change as soon as the call has returned. */
+ABC_API int abc_gatherv_start(const void *in, uint64_t count, void *out, const uint64_t *counts, const uint64_t *offsets,
+                              abc_type type, int root, abc_comm *comm, abc_request **req);
+ABC_API int abc_scatterv_start(const void *in, const uint64_t *counts, const uint64_t *offsets, void *out, uint64_t count,
+                               abc_type type, int root, abc_comm *comm, abc_request **req);
+ABC_API int abc_allgatherv_start(const void *in, void *out, const uint64_t *counts, const uint64_t *offsets, abc_type type,
+                                 abc_comm *comm, abc_request **req);
+ABC_API int abc_reduce_scatterv_start(const void *in, void *out, const uint64_t *counts, abc_type type, abc_op op, abc_comm *comm,
+                                      abc_request **req);
+ABC_API int abc_alltoallv_start(const void *in, const uint64_t *in_counts, const uint64_t *in_offsets, void *out,
+                                const uint64_t *out_counts, const uint64_t *out_offsets, abc_type type, abc_comm *comm,
+                                abc_request **req);
 
 /* ---- Messages between two ranks ------------------------------------------------------------------------------------ */
 
@@ -404,6 +417,29 @@ ABC_API int abc_sendrecv(const void *in, uint64_t in_count, int dest, int send_t
 ABC_API int abc_send_start(const void *in, uint64_t count, abc_type type, int dest, int tag, abc_comm *comm, abc_request **req);
 ABC_API int abc_recv_start(void *out, uint64_t count, abc_type type, int source, int tag, abc_comm *comm, abc_received *received,
                            abc_request **req);
+
+/* ---- Groups of calls ----------------------------------------------------------------------------------------------- */
+
+/*
+ * Several calls as one. From abc_group_start to its abc_group_end the calling thread's operations, on any communicators, are
+ * checked and kept; the end starts all of them together. Calls that block without a group (abc_run, abc_allreduce, abc_send...)
+ * return at once and are waited for by the end, so their outputs and `received` are filled when that returns. Calls that start
+ * (abc_start, abc_restart...) give their requests at once; these are in progress when the end returns, and until then abc_wait and
+ * abc_test refuse them. Buffers belong to the operations from the call on.
+ *
+ * - Sends and receives of one group never wait for each other, nor do operations on several communicators: one thread may act for
+ *   several ranks.
+ * - Short allreduces of one type and operation that follow each other on a communicator are done as one, where no bit of a result
+ *   changes by that. So all ranks make the same collectives in the same groups; a difference is reported as a mismatch.
+ * - abc_group_end returns the first error, in the order of the calls. When the arguments of one were wrong (its call has said so)
+ *   nothing of the group is started; requests that were given out end with that status. Nothing is left to free but these.
+ * - Groups nest: inner ends start nothing. abc_comm_split is refused inside a group; messages to oneself are not.
+ */
+ABC_API int abc_group_start(void);
+ABC_API int abc_group_end(void);
+/* Leave the group, as end does, but start nothing: requests that were given out end with ABC_ERR_STATE, and so does the end of a
+ * group around it. */
+ABC_API int abc_group_drop(void);
 
 #ifdef __cplusplus
 }

@@ -27,6 +27,26 @@ bool abci_counts_mingle(const abc_comm *comm, const abc_call *call, const struct
 uint32_t abci_counts_hash(const abc_comm *comm, const struct abc_request *q);
 /* Before a persistent request starts again: do its buffers still lie where they lay? */
 void abci_prepare_again(struct abc_request *request);
+/* request.c: start a prepared request, again or for the first time; what it needs of its input first; and give it back. */
+void abci_request_launch(struct abc_request *request);
+void abci_request_keep(struct abc_request *request);
+void abci_request_dispose(struct abc_request *request);
+/* group.c: keep a prepared request until the group ends; or note that a call of it was refused, whose text is the last error. */
+void abci_group_add(struct abci_group *group, struct abc_request *request);
+int abci_group_refuse(struct abci_group *group, int status);
+/* While a thread drives operations, their callbacks start theirs at once, whatever group the thread has open. */
+static inline struct abci_group *abci_group_pause(void)
+{
+    struct abci_group *group = abci_group_here();
+    if (ABCI_UNLIKELY(group != NULL))
+        abci_group_set(NULL);
+    return group;
+}
+static inline void abci_group_resume(struct abci_group *group)
+{
+    if (ABCI_UNLIKELY(group != NULL))
+        abci_group_set(group);
+}
 /* op.c: a copy of the user operation, ABC_ERR_ARGUMENT when there is none of that number. */
 int abci_op_get(abc_op op, struct abci_user_op *user);
 

@@ -197,6 +197,55 @@ ABC_API int abc_exscan_start(const void *in, void *out, uint64_t count, abc_type
     return abc_start(comm, &c, req);
 }
 
+/* NOLINTBEGIN(readability-function-size): these are what the call has */
+ABC_API int abc_gatherv_start(const void *in, uint64_t count, void *out, const uint64_t *counts, const uint64_t *offsets,
+                              abc_type type, int root, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_GATHERV, in, out, count, type, ABC_SUM, root);
+    c.out_counts = counts;
+    c.out_offsets = offsets;
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_scatterv_start(const void *in, const uint64_t *counts, const uint64_t *offsets, void *out, uint64_t count,
+                               abc_type type, int root, abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_SCATTERV, in, out, count, type, ABC_SUM, root);
+    c.in_counts = counts;
+    c.in_offsets = offsets;
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_allgatherv_start(const void *in, void *out, const uint64_t *counts, const uint64_t *offsets, abc_type type,
+                                 abc_comm *comm, abc_request **req)
+{
+    abc_call c = describe(ABC_ALLGATHERV, in, out, 0, type, ABC_SUM, 0);
+    c.out_counts = counts;
+    c.out_offsets = offsets;
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_reduce_scatterv_start(const void *in, void *out, const uint64_t *counts, abc_type type, abc_op op, abc_comm *comm,
+                                      abc_request **req)
+{
+    abc_call c = describe(ABC_REDUCE_SCATTERV, in, out, 0, type, op, 0);
+    c.in_counts = counts;
+    return abc_start(comm, &c, req);
+}
+
+ABC_API int abc_alltoallv_start(const void *in, const uint64_t *in_counts, const uint64_t *in_offsets, void *out,
+                                const uint64_t *out_counts, const uint64_t *out_offsets, abc_type type, abc_comm *comm,
+                                abc_request **req)
+{
+    abc_call c = describe(ABC_ALLTOALLV, in, out, 0, type, ABC_SUM, 0);
+    c.in_counts = in_counts;
+    c.in_offsets = in_offsets;
+    c.out_counts = out_counts;
+    c.out_offsets = out_offsets;
+    return abc_start(comm, &c, req);
+}
+/* NOLINTEND(readability-function-size) */
+
 ABC_API int abc_mem_alloc(size_t bytes, void **ptr)
 {
     uint64_t offset;

@@ -189,15 +189,34 @@ static int exchange_briefly(abc_comm *comm, const abc_call *send, const abc_call
     return abci_engine_run_briefs(&comm->engine, both, 2);
 }
 
+static int refuse_overlap(const abc_call *s, const abc_call *r)
+{
+    return abci_error(ABC_ERR_ARGUMENT, "input and output of a sendrecv overlap (input %p, %llu bytes; output %p, %llu bytes)",
+                      s->in, (unsigned long long)(s->count * abc_type_size(s->type)), r->out,
+                      (unsigned long long)(r->count * abc_type_size(r->type)));
+}
+
+/* Inside a group: two calls of it. */
+static int sendrecv_later(struct abci_group *group, abc_comm *comm, const abc_call *s, const abc_call *r)
+{
+    if (overlap(s->in, s->count * abc_type_size(s->type), r->out, r->count * abc_type_size(r->type)))
+        return abci_group_refuse(group, refuse_overlap(s, r));
+    int status = abc_run(comm, r);
+    return status == ABC_OK ? abc_run(comm, s) : status;
+}
+
 /* Both requests are on the stack: the receive is started, the send run, and the receive waited for whatever the send's status. */
 /* NOLINTNEXTLINE(readability-function-size): both messages have all of these */
 ABC_API int abc_sendrecv(const void *in, uint64_t in_count, int dest, int send_tag, void *out, uint64_t out_count, int source,
                          int recv_tag, abc_type type, abc_comm *comm, abc_received *received)
 {
     struct abc_request send, receive;
+    struct abci_group *group = abci_group_here();
     abc_call s = describe(ABC_SEND, in, NULL, in_count, type, dest, send_tag);
     abc_call r = describe(ABC_RECV, NULL, out, out_count, type, source, recv_tag);
     r.received = received;
+    if (ABCI_UNLIKELY(group != NULL))
+        return sendrecv_later(group, comm, &s, &r);
     int over = exchange_briefly(comm, &s, &r);
     if (over)
         return over == 2 ? ABC_OK : abci_message_run(comm, &r);
@@ -208,8 +227,7 @@ ABC_API int abc_sendrecv(const void *in, uint64_t in_count, int dest, int send_t
     if (status != ABC_OK)
         return status;
     if (overlap(send.in, send.mail.bytes, receive.out, receive.mail.bytes))
-        return abci_error(ABC_ERR_ARGUMENT, "input and output of a sendrecv overlap (input %p, %llu bytes; output %p, %llu bytes)",
-                          in, (unsigned long long)send.mail.bytes, out, (unsigned long long)receive.mail.bytes);
+        return refuse_overlap(&s, &r);
     abci_engine_start(&comm->engine, &receive);
     status = abci_engine_run(&comm->engine, &send);
     int second = abci_engine_wait(&comm->engine, &receive);

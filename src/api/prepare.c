@@ -288,7 +288,8 @@ static int prepare(abc_comm *comm, const abc_call *c, struct abc_request *q, enu
     int status = abci_comm_usable(comm);
     q->unscaled = NULL;
     q->products = q->backup = NULL;
-    q->message = false;
+    q->message = q->may_join = q->joined = q->deferred = q->dropped = false;
+    q->members = NULL;
     q->counts = NULL;
     if (status == ABC_OK && !c)
         status = abci_error(ABC_ERR_ARGUMENT, "the call is null");
@@ -333,6 +334,7 @@ static int prepare(abc_comm *comm, const abc_call *c, struct abc_request *q, enu
         return abci_error(ABC_ERR_UNSUPPORTED, "algorithm %s passes blocks on by ranks that do not know their sizes; use oneshot",
                           q->run->plan->name);
     q->direct_run = direct_plan(comm, wish);
+    q->may_join = c->collective == ABC_ALLREDUCE && !user && !c->algorithm && (choice.one_rounding || !wish.one_rounding);
     fill_request(comm, c, e, element, q);
     q->id.algorithm ^= q->run->hash ^ (uint32_t)q->chunk_bytes;
     q->planned = abci_part_chunks(q->shape.collective, comm->nranks, element, count, q->chunk_bytes);

@@ -13,6 +13,8 @@ int abci_report(const struct abc_request *q, int status)
         return status;
     if (q->message && q->mail.refused)
         return abci_message_refused(q);
+    if (q->dropped)
+        return abci_error(status, "the operation was never started, because its group failed or was dropped");
     return abci_comm_report(q->comm, &q->id) != ABC_OK ? status : abci_error(status, "the operation ended without a record");
 }
 
@@ -33,7 +35,7 @@ static int back_up(struct abc_request *q, const abc_call *call)
 }
 
 /* What an operation needs of its input before it starts. */
-static void keep(struct abc_request *q)
+void abci_request_keep(struct abc_request *q)
 {
     if (q->backup)
         memcpy(q->backup, q->out, q->backup_bytes);
@@ -60,9 +62,14 @@ static bool maybe_tiny(const abc_comm *comm, const abc_call *c)
            comm->fork_generation == abci_fork_generation;
 }
 
+static int defer(struct abci_group *group, abc_comm *comm, const abc_call *call);
+
 ABC_API int abc_run(abc_comm *comm, const abc_call *call)
 {
     struct abc_request q;
+    struct abci_group *group = abci_group_here();
+    if (ABCI_UNLIKELY(group != NULL))
+        return defer(group, comm, call);
     if (comm && call && (call->collective == ABC_SEND || call->collective == ABC_RECV))
         return abci_message_run(comm, call);
     if (maybe_tiny(comm, call)) {
@@ -76,7 +83,7 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
         return status;
     status = back_up(&q, call);
     if (status == ABC_OK) {
-        keep(&q);
+        abci_request_keep(&q);
         status = abci_report(&q, abci_engine_run(&comm->engine, &q));
     }
     if (ABCI_UNLIKELY(q.backup || q.products || q.counts)) {
@@ -108,7 +115,9 @@ static bool reuse(const abc_comm *comm, const abc_call *c, struct abc_request *q
     return true;
 }
 
-static int create(abc_comm *comm, const abc_call *call, bool persistent, abc_request **request)
+/* Inline in the hot path of a start only. */
+static inline __attribute__((always_inline)) int create(abc_comm *comm, const abc_call *call, bool persistent,
+                                                        abc_request **request)
 {
     if (!request)
         return abci_error(ABC_ERR_ARGUMENT, "the place for the request is null");
@@ -129,25 +138,60 @@ static int create(abc_comm *comm, const abc_call *call, bool persistent, abc_req
     }
     q->heap = true;
     q->persistent = persistent;
+    q->deferred = q->dropped = false;
     atomic_store_explicit(&q->state, ABCI_REQUEST_IDLE, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->live, 1, memory_order_relaxed);
     *request = q;
     return ABC_OK;
 }
 
+static __attribute__((noinline)) int create_apart(abc_comm *comm, const abc_call *call, bool persistent, abc_request **request)
+{
+    return create(comm, call, persistent, request);
+}
+
+/* A call that starts, inside a group: checked now, started at the end. */
+static __attribute__((noinline)) int start_later(struct abci_group *group, abc_comm *comm, const abc_call *call,
+                                                 abc_request **request)
+{
+    int status = create_apart(comm, call, false, request);
+    if (status != ABC_OK)
+        return abci_group_refuse(group, status);
+    abci_group_add(group, *request);
+    return ABC_OK;
+}
+
+/* The same of a blocking call, for which the group waits. */
+static int defer(struct abci_group *group, abc_comm *comm, const abc_call *call)
+{
+    struct abc_request *q;
+    int status = start_later(group, comm, call, &q);
+    if (status == ABC_OK)
+        q->deferred = true;
+    return status;
+}
+
+/* It belongs to whoever waits for it from here on. */
+void abci_request_launch(struct abc_request *q)
+{
+    abci_request_keep(q);
+    abci_engine_start(&q->comm->engine, q);
+}
+
 ABC_API int abc_start(abc_comm *comm, const abc_call *call, abc_request **request)
 {
+    struct abci_group *group = abci_group_here();
+    if (ABCI_UNLIKELY(group != NULL))
+        return start_later(group, comm, call, request);
     int status = create(comm, call, false, request);
-    if (status != ABC_OK)
-        return status;
-    keep(*request);
-    abci_engine_start(&comm->engine, *request);
-    return ABC_OK;
+    if (status == ABC_OK)
+        abci_request_launch(*request);
+    return status;
 }
 
 ABC_API int abc_request_create(abc_comm *comm, const abc_call *call, abc_request **request)
 {
-    return create(comm, call, true, request);
+    return create_apart(comm, call, true, request);
 }
 
 static int usable(const abc_request *q)
@@ -162,10 +206,10 @@ static int usable(const abc_request *q)
 static bool in_progress(const abc_request *q)
 {
     int state = atomic_load_explicit(&q->state, memory_order_acquire); /* pairs with run.c, complete */
-    return state == ABCI_REQUEST_STARTED || state == ABCI_REQUEST_CALLBACK;
+    return state == ABCI_REQUEST_STARTED || state == ABCI_REQUEST_CALLBACK || state == ABCI_REQUEST_GROUPED;
 }
 
-ABC_API int abc_restart(abc_request *q)
+static int restartable(const abc_request *q)
 {
     int status = usable(q);
     if (status != ABC_OK)
@@ -174,10 +218,35 @@ ABC_API int abc_restart(abc_request *q)
         return abci_error(ABC_ERR_STATE, "only requests of abc_request_create can be started again");
     if (in_progress(q))
         return abci_error(ABC_ERR_STATE, "the request is in progress; wait for it before starting it again");
-    keep(q);
-    abci_prepare_again(q);
-    abci_engine_start(&q->comm->engine, q);
     return ABC_OK;
+}
+
+ABC_API int abc_restart(abc_request *q)
+{
+    struct abci_group *group = abci_group_here();
+    int status = restartable(q);
+    if (ABCI_UNLIKELY(group != NULL) && status != ABC_OK)
+        return abci_group_refuse(group, status);
+    if (status != ABC_OK)
+        return status;
+    q->dropped = false;
+    abci_prepare_again(q);
+    if (ABCI_UNLIKELY(group != NULL))
+        abci_group_add(group, q);
+    else
+        abci_request_launch(q);
+    return ABC_OK;
+}
+
+/* Is there something to test or to wait for? */
+static int was_started(const abc_request *q)
+{
+    int state = atomic_load_explicit(&q->state, memory_order_acquire);
+    if (ABCI_LIKELY(state != ABCI_REQUEST_IDLE && state != ABCI_REQUEST_GROUPED))
+        return ABC_OK;
+    return abci_error(ABC_ERR_STATE, state == ABCI_REQUEST_IDLE
+                                         ? "the request has not been started"
+                                         : "the request starts when its group ends; call abc_group_end first");
 }
 
 ABC_API int abc_test(abc_request *q)
@@ -185,14 +254,17 @@ ABC_API int abc_test(abc_request *q)
     int status = usable(q);
     if (status != ABC_OK)
         return status;
-    if (atomic_load_explicit(&q->state, memory_order_acquire) == ABCI_REQUEST_IDLE)
-        return abci_error(ABC_ERR_STATE, "the request has not been started");
+    status = was_started(q);
+    if (status != ABC_OK)
+        return status;
+    struct abci_group *group = abci_group_pause();
     status = abci_engine_test(&q->comm->engine, q);
+    abci_group_resume(group);
     return status == ABC_PENDING ? status : abci_report(q, status);
 }
 
 /* Back to the spare ones; the last touch of the communicator lets a destroy in another thread go on. */
-static void dispose(struct abc_request *q)
+void abci_request_dispose(struct abc_request *q)
 {
     abc_comm *comm = q->comm;
     abci_request_give(comm, q);
@@ -207,12 +279,15 @@ ABC_API int abc_wait(abc_request **request)
     int status = usable(q);
     if (status != ABC_OK)
         return status;
-    if (atomic_load_explicit(&q->state, memory_order_acquire) == ABCI_REQUEST_IDLE)
-        return abci_error(ABC_ERR_STATE, "the request has not been started");
+    status = was_started(q);
+    if (status != ABC_OK)
+        return status;
+    struct abci_group *group = abci_group_pause();
     status = abci_report(q, abci_engine_wait(&q->comm->engine, q));
+    abci_group_resume(group);
     if (!q->persistent) {
         *request = NULL;
-        dispose(q);
+        abci_request_dispose(q);
     }
     return status;
 }
@@ -226,6 +301,6 @@ ABC_API int abc_request_free(abc_request *q)
         return status;
     if (in_progress(q))
         return abci_error(ABC_ERR_STATE, "the request is in progress; wait for it before freeing it");
-    dispose(q);
+    abci_request_dispose(q);
     return ABC_OK;
 }

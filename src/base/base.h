@@ -115,6 +115,17 @@ void abci_fork_guard(pthread_mutex_t *lock);
 /* Call this in every child. */
 void abci_fork_watch(abci_fork_fn watcher);
 
+/* ---- group.c ---- */
+struct abci_group;           /* api/group.c knows what is in it */
+extern uint32_t abci_groups; /* open ones of all threads, atomic: one load says that there is none */
+struct abci_group *abci_group_of_thread(void);
+void abci_group_set(struct abci_group *group);
+/* The calling thread's open group, or NULL. */
+static inline struct abci_group *abci_group_here(void)
+{
+    return ABCI_LIKELY(__atomic_load_n(&abci_groups, __ATOMIC_RELAXED) == 0) ? NULL : abci_group_of_thread();
+}
+
 /* ---- text.c ---- */
 /* Number of slips (a character too many, missing, wrong, or two swapped) between a and b; only the first 63 bytes count. */
 int abci_text_distance(const char *a, const char *b);

@@ -133,7 +133,9 @@ ABC_API int abc_comm_destroy(abc_comm *comm)
     if (live > 0 && !abci_shm_failed(comm->shm) && abci_engine_busy(&comm->engine))
         return abci_error(ABC_ERR_STATE, "requests in progress: %u; wait for them or abort the communicator first", live);
     if (live > 0)
-        return abci_error(ABC_ERR_STATE, "requests not freed: %u; call abc_wait or abc_request_free for each", live);
+        return abci_error(ABC_ERR_STATE,
+                          "requests not freed: %u; call abc_wait or abc_request_free for each, or end the group that keeps them",
+                          live);
     stop_thread(comm);
     status = abci_engine_drain(&comm->engine, comm->timeout);
     if (abci_shm_failed(comm->shm)) /* a mismatch that only the peer could see is told here at the latest */

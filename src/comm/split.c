@@ -128,6 +128,8 @@ ABC_API int abc_comm_split(abc_comm *comm, int color, int key, abc_comm **newcom
         return status;
     if (!newcomm)
         return abci_error(ABC_ERR_ARGUMENT, "the place for the new communicator is null");
+    if (abci_group_here())
+        return abci_error(ABC_ERR_STATE, "a split inside a group of calls; call abc_group_end first");
     abci_comm_reap();
     struct ticket *all = abci_alloc(sizeof *all * (size_t)comm->nranks);
     if (!all)

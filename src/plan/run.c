@@ -165,6 +165,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
 void abci_engine_close(struct abci_engine *e)
 {
     abci_regions_free(e);
+    abci_joint_close(e);
     abci_mail_room_close(e);
     abci_free(e->instance);
     abci_free(e->blocked);
@@ -225,7 +226,14 @@ static void complete(struct abci_engine *e, struct abc_request *q, int status)
 {
     e->pairing -= q->pairs;
     q->status = status;
-    abci_note(e, q, status == ABC_OK ? ABCI_EVENT_END : ABCI_EVENT_ERROR, q->first_sequence, status);
+    if (!q->joined)
+        abci_note(e, q, status == ABC_OK ? ABCI_EVENT_END : ABCI_EVENT_ERROR, q->first_sequence, status);
+    if (ABCI_UNLIKELY(q->members != NULL)) {
+        if (q->counted)
+            atomic_fetch_sub_explicit(&e->outstanding, 1, memory_order_relaxed);
+        abci_joint_over(e, q, status);
+        return;
+    }
     if (status != ABC_OK && q->backup)
         memcpy(q->out, q->backup, q->backup_bytes);
     if (q->callback && abci_mutated("c4_callback_under_claim")) {
@@ -572,7 +580,7 @@ static void begin(struct abc_request *q)
 {
     q->issued = q->finished = 0;
     q->chunks = q->planned;
-    q->ran_direct = q->pairs = false;
+    q->ran_direct = q->pairs = q->joined = false;
     q->first_sequence = 0;
     q->status = ABC_PENDING;
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);

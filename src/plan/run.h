@@ -64,7 +64,8 @@ enum abci_request_state {
     ABCI_REQUEST_STARTED,
     ABCI_REQUEST_CALLBACK,
     ABCI_REQUEST_COMPLETE,
-    ABCI_REQUEST_FREED
+    ABCI_REQUEST_FREED,
+    ABCI_REQUEST_GROUPED /* starts at the end of its group */
 };
 
 /* One operation. On the stack for blocking calls, from the heap otherwise. */
@@ -98,10 +99,17 @@ struct abc_request {
     uint64_t extent[2];         /* bytes of in and out */
     struct abci_counts *counts; /* blocks of different sizes; NULL: all alike */
     bool in_place, persistent, heap, counted;
-    bool ran_direct; /* all ranks have offered their buffers */
-    bool pairs;      /* run_pair.c may run it */
-    bool plain;      /* no option differs from the defaults */
-    bool message;    /* to or from one peer: see run_mail.c; `run` is NULL */
+    bool ran_direct;              /* all ranks have offered their buffers */
+    bool pairs;                   /* run_pair.c may run it */
+    bool plain;                   /* no option differs from the defaults */
+    bool message;                 /* to or from one peer: see run_mail.c; `run` is NULL */
+    bool may_join;                /* its result has the same bits as part of a longer operation: see api/group.c */
+    bool joined;                  /* it is part of one now */
+    bool deferred;                /* a blocking call in a group: the group waits for it */
+    bool dropped;                 /* never started, because its group failed */
+    struct abc_request *sibling;  /* the group's next */
+    struct abc_request **members; /* of several joint operations: see run_joint.c; else NULL */
+    uint32_t nmembers;
     int tag;
     struct {
         int peer;        /* ABC_ANY_SOURCE: any */
@@ -226,6 +234,8 @@ struct abci_engine {
     struct abci_tiny tiny[ABCI_TINY_KINDS]; /* by kind of call, see run_learn.c */
     struct abci_mailroom *mail;             /* messages to and from one peer */
     uint32_t messages;                      /* of those, started and not complete */
+    _Atomic(struct abc_request *) leads;    /* spare ones, see run_joint.c; taken and given by any thread */
+    _Atomic int nleads;
 };
 
 int abci_engine_open(struct abci_engine *engine, struct abci_shm *shm, uint32_t seed);
@@ -253,6 +263,17 @@ int abci_engine_run_briefs(struct abci_engine *engine, const struct abci_brief *
  * it.
  */
 void abci_engine_start(struct abci_engine *engine, struct abc_request *request);
+/*
+ * run_joint.c: several operations of one kind as one. take gives the request that stands for them, with room for so many members
+ * and bytes, or NULL without memory; the caller prepares it for that room and sets its members. When it is over they are complete,
+ * and it is back among the spare ones.
+ */
+#define ABCI_JOINT_MEMBERS 256
+#define ABCI_JOINT_BYTES (32 << 10)
+struct abc_request *abci_joint_take(struct abci_engine *engine, char **in, char **out);
+void abci_joint_give(struct abci_engine *engine, struct abc_request *lead);
+void abci_joint_close(struct abci_engine *engine); /* frees the spare ones */
+void abci_engine_start_joint(struct abci_engine *engine, struct abc_request *lead);
 int abci_engine_wait(struct abci_engine *engine, struct abc_request *request);
 int abci_engine_test(struct abci_engine *engine, struct abc_request *request);
 /* Is a started request not complete? For the owner's question only: others may start one at any moment. */

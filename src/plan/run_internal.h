@@ -135,6 +135,9 @@ void abci_reads_over(struct abci_engine *e, uint32_t sequence, uint8_t gained);
 /* run.c: the request is over. Unless it is this thread's own, whoever waits for it is woken. */
 void abci_complete(struct abci_engine *e, struct abc_request *q, int status, bool own);
 
+/* run_joint.c: a lead is over: give its members their parts of the result, complete and free it. */
+void abci_joint_over(struct abci_engine *e, struct abc_request *lead, int status);
+
 /* run_mail.c: messages. post only queues; pass advances all: 1 moved, 0 not now, negative: the communicator has failed. */
 int abci_mail_room_open(struct abci_engine *e);
 void abci_mail_room_close(struct abci_engine *e);

@@ -428,6 +428,7 @@ static int named(struct abci_chooser *c, const struct abci_wish *wish, struct ab
         if (!strict_enough(c, wish, p->rank_order, l->one_rounding))
             return not_strict(c, wish, p->name);
         choice->run = l->run;
+        choice->one_rounding = l->one_rounding;
         return ABC_OK;
     }
     const struct abci_algo *algo = abci_algo_find(name);
@@ -484,6 +485,7 @@ int abci_choose(struct abci_chooser *c, const struct abci_wish *wish, struct abc
         status = pick(c, wish, &o, choice);
     if (status != ABC_OK || choice->run)
         return status;
+    choice->one_rounding = o->one_rounding;
     int root = abci_is(ABCI_ROOTED, wish->collective) ? wish->root : 0;
     choice->run = atomic_load_explicit(&o->run[root], memory_order_acquire);
     if (ABCI_LIKELY(choice->run != NULL))

@@ -41,6 +41,7 @@ struct abci_choice {
     const struct abci_runnable *run;
     uint64_t chunk;
     enum abci_why why;
+    bool one_rounding; /* floats have the same bits as by every other algorithm that has this */
 };
 /*
  * Plans are built on first use and kept. Errors: ABC_ERR_UNSUPPORTED for a named algorithm that does not do this collective (the

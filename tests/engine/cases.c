@@ -17,7 +17,7 @@
 static const uint8_t levels[DIMENSIONS] = {
     [D_RANKS] = 9,    [D_THREADS] = 4,     [D_PVR] = 3,    [D_CHUNK] = 5,          [D_PIPELINE] = 4, [D_STORES] = 3,
     [D_SIMD] = 4,     [D_COLLECTIVE] = 11, [D_TYPE] = 4,   [D_OP] = TEST_OP_COUNT, [D_SIZE] = 22,    [D_PLACE] = 3,
-    [D_IN_SHIFT] = 6, [D_OUT_SHIFT] = 6,   [D_MEMORY] = 3, [D_ALGORITHM] = 9,      [D_ROOT] = 3,     [D_HOW] = 3,
+    [D_IN_SHIFT] = 6, [D_OUT_SHIFT] = 6,   [D_MEMORY] = 3, [D_ALGORITHM] = 9,      [D_ROOT] = 3,     [D_HOW] = 4,
 };
 static const unsigned shifts[] = {0, 1, 4, 16, 35, 63};
 static const char *const chunks[] = {NULL, "4K", "16K", "100K", "64"};
@@ -229,7 +229,7 @@ void case_of(const struct vector *v, uint64_t seed, struct one_case *c)
 void case_text(const struct one_case *c, char *text, size_t capacity)
 {
     static const char *const place[] = {"out of place", "IN_PLACE", "equal"}, *const memory[] = {"arena", "private", "mixed"};
-    static const char *const how[] = {"blocking", "started", "persistent"};
+    static const char *const how[] = {"blocking", "started", "persistent", "in a group"};
     snprintf(text, capacity, "%s %s %s count %llu root %d, %s, %s, shifts %u %u, %s, %s", abc_collective_name(c->collective),
              abc_type_name(c->type), test_op_name(c->op), (unsigned long long)c->count, c->root, place[c->place], memory[c->memory],
              c->in_shift, c->out_shift, c->algorithm ? c->algorithm : "default", how[c->how]);

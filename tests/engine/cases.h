@@ -30,7 +30,7 @@ enum dimension {
     D_MEMORY,    /* arena, private, mixed by rank and buffer */
     D_ALGORITHM, /* default, then by place in the list */
     D_ROOT,      /* first, last, middle */
-    D_HOW,       /* blocking, started, persistent */
+    D_HOW,       /* blocking, started, persistent, blocking in a group of its own */
     DIMENSIONS
 };
 

@@ -128,6 +128,11 @@ static int call(struct running *run)
     call.algorithm = c->algorithm;
     if (c->how == 0)
         return abc_run(run->at.comm, &call);
+    if (c->how == 3) {
+        int began = abc_group_start(), called = began == ABC_OK ? abc_run(run->at.comm, &call) : began;
+        int ended = abc_group_end();
+        return called != ABC_OK ? called : ended;
+    }
     if (c->how == 1)
         return abc_start(run->at.comm, &call, &run->request);
     int status = abc_request_create(run->at.comm, &call, &run->request);

@@ -88,7 +88,7 @@ static void draw_case(const struct program *program, uint64_t *dice, uint64_t *o
     if ((c->collective == ABC_REDUCE_SCATTER || c->collective == ABC_SCATTER) && c->place == 1)
         c->place = 2;
     c->memory = (int)below(own, 3);
-    c->how = (int)below(own, 3);
+    c->how = (int)below(own, 4);
     c->in_shift = c->place ? 0 : shifts[below(own, 7)];
     c->out_shift = shifts[below(own, 7)];
 }
