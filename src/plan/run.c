@@ -266,16 +266,28 @@ static void wake_progress(struct abci_engine *e)
     syscall(SYS_futex, &e->idle, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Give the claim back, wake who waits, then run callbacks: they may start operations, so nothing is held. */
+static void free_claim(struct abci_engine *e)
+{
+    atomic_store_explicit(e->claim, ABCI_CLAIM_FREE, memory_order_release); /* pairs with try_claim */
+    if (ABCI_UNLIKELY(!e->shm->barrier_by_kernel))
+        atomic_thread_fence(memory_order_seq_cst); /* before the loads of sleepers and idle; else a sleeper's barrier orders them */
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static void wake_drivers(struct abci_engine *e)
+{
+    wake_local(e);
+    if (ABCI_UNLIKELY(atomic_load_explicit(&e->outstanding, memory_order_relaxed)))
+        wake_progress(e);
+}
+
+/* Give the claim back, then run callbacks, which may start operations, so nothing is held; and wake who waits. */
 static void release_claim(struct abci_engine *e)
 {
     struct abc_request *called = e->callbacks;
     e->callbacks = NULL;
     e->callbacks_end = &e->callbacks;
-    atomic_store_explicit(e->claim, ABCI_CLAIM_FREE, memory_order_release); /* pairs with try_claim */
-    if (ABCI_UNLIKELY(!e->shm->barrier_by_kernel))
-        atomic_thread_fence(memory_order_seq_cst); /* before the loads of sleepers and idle; else a sleeper's barrier orders them */
-    atomic_signal_fence(memory_order_seq_cst);
+    free_claim(e);
     while (called) {
         struct abc_request *q = called;
         called = q->next;
@@ -285,9 +297,7 @@ static void release_claim(struct abci_engine *e)
         atomic_store_explicit(&q->state, ABCI_REQUEST_COMPLETE, memory_order_release); /* pairs with state_of, as in complete */
         wake_waiter(e);
     }
-    wake_local(e);
-    if (ABCI_UNLIKELY(atomic_load_explicit(&e->outstanding, memory_order_relaxed)))
-        wake_progress(e);
+    wake_drivers(e);
 }
 
 static bool claim_is_free(struct abci_engine *e)
@@ -665,8 +675,10 @@ int abci_engine_run_tiny(struct abci_engine *e, const abc_call *call)
         return ABC_PENDING;
     struct abci_tiny *t = abci_tiny_like(e, call, &in, &out);
     int status = t ? abci_tiny_run(e, t, in, out) : ABC_PENDING;
-    if (status != ABCI_LATE)
-        release_claim(e);
+    if (status != ABCI_LATE) { /* as release_claim; a short call has no callback */
+        free_claim(e);
+        wake_drivers(e);
+    }
     return status;
 }
 

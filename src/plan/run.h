@@ -157,6 +157,7 @@ struct abci_tiny {
     uint8_t work;
     bool staged;                    /* this rank's input does not fit its header: it is staged */
     bool reads_staged;              /* so do the inputs that it reads */
+    bool listens;                   /* this rank shows nothing, but reads */
     bool moves_own;                 /* MOVE: from IN + own to OUT + own_to, too */
     uint16_t first, end;            /* peers that are waited for and read; this rank among them is left out */
     uint16_t wanted;                /* what their counter 0 must say */
@@ -167,6 +168,7 @@ struct abci_tiny {
     struct {                        /* to staging: so many pieces of IN, one behind another there */
         uint32_t pieces, from, to, bytes, stride, base, room; /* base: where staging begins in the area; room: its bytes */
     } copy;
+    uint32_t hash;             /* of the call, for the chain */
     struct abci_header header; /* the own one, as far as it is known before: from `collective` to `count` */
     uint64_t wants, mask;      /* the same bytes of a peer's up to counter0, and which of them are compared */
     struct abci_event record;  /* what both records of the call have in common */

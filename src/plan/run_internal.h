@@ -75,8 +75,14 @@ int abci_take_staging(struct abci_engine *e, struct abci_instance *inst, uint64_
 void abci_tokens_open(struct abci_engine *e);
 void abci_regions_free(struct abci_engine *e);
 
-/* The hash over all calls up to and including this one. */
-uint32_t abci_chained(uint32_t chain, const struct abci_call_id *id);
+/* The hash over all calls up to and including one; the hash of one. */
+static inline uint32_t abci_chained(uint32_t chain, uint32_t hash)
+{
+    chain ^= hash;
+    chain *= 0x9e3779b1u;
+    return chain ^ chain >> 15;
+}
+uint32_t abci_call_hash(const struct abci_call_id *id);
 
 /* run_learn.c: keep what a short call needs; find it for a call like it (and its buffers, resolved), or for a prepared request. */
 void abci_tiny_learn(struct abci_engine *e, const struct abc_request *request);

@@ -6,18 +6,11 @@
 
 #include "plan/run_internal.h"
 
-static uint32_t mix(uint32_t h, uint32_t v)
+uint32_t abci_call_hash(const struct abci_call_id *id)
 {
-    h ^= v;
-    h *= 0x9e3779b1u;
-    return h ^ h >> 15;
-}
-
-uint32_t abci_chained(uint32_t chain, const struct abci_call_id *id)
-{
-    chain = mix(chain, (uint32_t)id->collective | (uint32_t)id->type << 8 | (uint32_t)id->op << 16);
-    chain = mix(chain, id->root ^ id->algorithm);
-    return mix(chain, (uint32_t)id->count ^ (uint32_t)(id->count >> 32) * 0x85ebca6bu);
+    uint32_t hash = abci_chained(0, (uint32_t)id->collective | (uint32_t)id->type << 8 | (uint32_t)id->op << 16);
+    hash = abci_chained(hash, id->root ^ id->algorithm);
+    return abci_chained(hash, (uint32_t)id->count ^ (uint32_t)(id->count >> 32) * 0x85ebca6bu);
 }
 
 /* All peers must be done with the operation that used the slot 16 sequences ago. */
@@ -180,7 +173,7 @@ static void set_in_flight(struct abci_engine *e, struct abci_instance *inst)
     struct abc_request *q = inst->request;
     inst->id = q->id;
     inst->id.sequence = inst->sequence;
-    inst->chain = e->chain = abci_chained(e->chain, &inst->id);
+    inst->chain = e->chain = abci_chained(e->chain, abci_call_hash(&inst->id));
     inst->state = inst->offered ? ABCI_INSTANCE_OFFER : ABCI_INSTANCE_STEPS;
     e->undecided = inst->offered && q->chunks > 1; /* how many sequences it takes is open */
     e->active |= 1u << (inst->sequence % ABCI_SLOTS);

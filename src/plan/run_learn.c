@@ -165,6 +165,7 @@ static void learn_words(struct abci_tiny *t, const struct abc_request *q, uint8_
     h->root = (uint16_t)q->id.root;
     h->algorithm = q->id.algorithm;
     h->count = q->id.count;
+    t->hash = abci_call_hash(&q->id);
     mask.flags = t->reads_staged ? 0 : ABCI_HEADER_PAYLOAD; /* a payload that is read must be there */
     memcpy(&t->wants, &h->collective, sizeof t->wants);
     memcpy(&t->mask, &mask.collective, sizeof t->mask);
@@ -198,6 +199,7 @@ static bool learn_header(struct abci_tiny *t, const struct abc_request *q)
         t->fetch = t->at / ABCI_LINE * ABCI_LINE;
         t->fetch_end = t->at + t->piece;
     }
+    t->listens = !run->publishes_in && t->end > t->first;
     if (t->staged)
         learn_staging(t, q);
     return true;

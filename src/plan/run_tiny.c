@@ -127,9 +127,11 @@ ABCI_TWICE void look_at_clock(struct abci_engine *e)
     e->looked = abci_event_ticks(e->shm->events->clock);
 }
 
+#define KEEN 100 /* so many looks follow each other at once, 1 us; later ones leave some time to whoever shares the core */
+
 ABCI_TWICE bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, uint32_t chain)
 {
-    uint32_t polls = e->shm->wait.spins;
+    uint32_t polls = e->shm->wait.spins, relax = polls > KEEN ? polls - KEEN : 0;
     for (int r = t->first; r < t->end; r++) {
         if (r == e->shm->rank)
             continue;
@@ -138,7 +140,8 @@ ABCI_TWICE bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, u
         while (!same_call(&slot->head, t, sequence, chain)) {
             if (polls-- == 0)
                 return false;
-            abci_pause();
+            if (polls < relax)
+                abci_pause();
             for (uint32_t at = t->fetch; at < t->fetch_end; at += ABCI_LINE)
                 __builtin_prefetch(slot->payload + at); /* so that it comes with the header, and not after it */
             look_at_clock(e);
@@ -210,7 +213,7 @@ ABCI_TWICE void end_note(struct abci_engine *e, struct abci_event *event)
 /* The first half, which waits for nobody; returns the chain up to this call. */
 ABCI_TWICE uint32_t show(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, const char *in)
 {
-    uint32_t chain = abci_chained(e->chain, &t->like.id);
+    uint32_t chain = abci_chained(e->chain, t->hash);
     ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);
     store_header(e, t, sequence, chain, in);
     look_at_clock(e);
@@ -246,6 +249,8 @@ ABCI_TWICE int conclude(struct abci_engine *e, const struct abci_tiny *t, uint32
 int abci_tiny_run(struct abci_engine *e, struct abci_tiny *t, const char *in, char *out)
 {
     uint32_t sequence = e->next_sequence;
+    if (t->listens) /* nobody waits for this rank: what it waits for may set out first */
+        __builtin_prefetch(abci_shm_header(e->shm->peer[t->first].control, sequence));
     if (!ready(e, t, sequence, in))
         return ABC_PENDING;
     uint32_t chain = show(e, t, sequence, in);
