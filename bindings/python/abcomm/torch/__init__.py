@@ -17,9 +17,11 @@ if not _dist.is_available():
 
 from abcomm.torch.base import BACKEND  # noqa: E402
 from abcomm.torch.group import Group, register  # noqa: E402
+from abcomm.torch.memory import arena, empty, empty_like, full, ones, zeros, zeros_like  # noqa: E402
+from abcomm.torch.parallel import use_arena  # noqa: E402
 from abcomm.torch.report import report  # noqa: E402
 from abcomm.torch.work import Work  # noqa: E402
 
 register()
 
-__all__ = ["BACKEND", "Group", "Work", "report"]
+__all__ = ["BACKEND", "Group", "Work", "arena", "empty", "empty_like", "full", "ones", "report", "use_arena", "zeros", "zeros_like"]

@@ -16,7 +16,7 @@ import torch.autograd.profiler as profiler
 import torch.distributed as dist
 
 import abcomm
-from abcomm.torch import errors, record, report, store as start_up
+from abcomm.torch import errors, memory, record, report, store as start_up
 from abcomm.torch.work import DONE, Finish, Work
 
 BACKEND = "abcomm"
@@ -42,6 +42,7 @@ class Base(dist.ProcessGroup):
         self._sequence = 0
         self._timeout = timeout.total_seconds()
         self._comm = start_up.communicator(store, rank, size, self._timeout, name)
+        self._pool = memory.Pool()
         self._usage = report.Usage(name, rank, size, self._comm)
         self._run: Callable[..., Any] = self._comm.run
         self._start: Callable[..., abcomm.Request] = self._comm.start
@@ -141,6 +142,16 @@ class Base(dist.ProcessGroup):
             raise RuntimeError(f"abcomm has no backend for {device}, only for cpu; init_process_group('cpu:abcomm,...') cannot mix it "
                                "with others, make a second group for the device")
         return self
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        """True where allocate_tensor works; FSDP asks."""
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = "cpu") -> torch.Tensor:
+        """A flat tensor in the arena, out of the group's pool."""
+        if not self.supports_tensor_alloc(device):
+            raise ValueError(f"abcomm allocates tensors of the CPU, not of {device}")
+        return self._pool.empty(size, dtype)
 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence
