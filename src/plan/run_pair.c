@@ -145,7 +145,7 @@ static void issue(struct abci_engine *e, struct pair *p, bool filled)
     }
     ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);
     struct abci_header *h = &abci_shm_header(e->shm->control, sequence)->head;
-    p->header.chain = e->chain = p->chain[q->issued % ABCI_SLOTS] = abci_chained(e->chain, &q->id);
+    p->header.chain = e->chain = p->chain[q->issued % ABCI_SLOTS] = abci_chained(e->chain, abci_call_hash(&q->id));
     p->header.done = e->reads_over;
     p->header.base[ABCI_IN] = p->offset[token];
     p->header.token = (uint8_t)(token + 1);
