@@ -31,7 +31,7 @@ TREE = HERE.parent.parent
 LIBRARY = "libabcomm.so.0"
 # Of the libraries that ours needs, those that no glibc system is sure to have.
 CARRIED = ("libsodium.so", "libjansson.so")
-SOURCES = ["array", "call", "comm", "completions", "counts", "errors", "exchange", "memory", "module", "op", "request"]
+SOURCES = ["array", "call", "comm", "completions", "counts", "errors", "exchange", "group", "memory", "module", "op", "request"]
 
 
 def version():

@@ -36,11 +36,14 @@ static void forget(struct abci_group *g)
         pthread_setspecific(at_exit, NULL);
 }
 
-/* Nothing of the group has been started: blocking calls are over, what the caller holds a handle of ends with the status. */
+/* Nothing of the group has been started: blocking calls are over, what the caller holds a handle of ends with the status. Callbacks
+ * hear it as they hear every end. */
 static void drop_all(struct abci_group *g, int status)
 {
     for (struct abc_request *q = g->first, *next; q; q = next) {
         next = q->sibling;
+        if (q->callback)
+            q->callback(q, status, q->callback_context);
         if (q->deferred) {
             abci_request_dispose(q);
             continue;
@@ -54,9 +57,9 @@ static void drop_all(struct abci_group *g, int status)
 static void thread_ends(void *group)
 {
     struct abci_group *g = group;
+    abci_group_set(NULL);
     if (g->generation == abci_fork_generation)
         drop_all(g, ABC_ERR_STATE);
-    abci_group_set(NULL);
     abci_free(g);
 }
 

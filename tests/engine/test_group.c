@@ -323,16 +323,28 @@ static int refused(struct rank *r)
     return !ok;
 }
 
+static void counts_ends(abc_request *request, int status, void *context)
+{
+    (void)request;
+    *(int *)context += status == ABC_ERR_STATE ? 1 : 100;
+}
+
 static int dropped(struct rank *r)
 {
+    int ends = 0;
+    abc_call call;
+    abc_call_init(&call, ABC_BARRIER);
+    call.callback = counts_ends;
+    call.callback_context = &ends;
     float x = 1, y = 5;
     abc_request *q = NULL;
     bool ok = ok_status(r, abc_group_start(), "group_start") && ok_status(r, abc_group_start(), "inner") &&
               ok_status(r, abc_allreduce(&x, &y, 1, ABC_F32, ABC_SUM, r->comm), "allreduce") &&
               ok_status(r, abc_allreduce_start(&x, &y, 1, ABC_F32, ABC_SUM, r->comm, &q), "start") &&
-              ok_status(r, abc_group_drop(), "inner drop") &&
+              ok_status(r, abc_run(r->comm, &call), "run") && ok_status(r, abc_group_drop(), "inner drop") &&
               check_status(r, abc_group_end(), ABC_ERR_STATE, "the end around a dropped one") && says(r, "dropped") &&
-              check_status(r, abc_wait(&q), ABC_ERR_STATE, "wait") && check(r, !q && y == 5, "something was started");
+              check_status(r, abc_wait(&q), ABC_ERR_STATE, "wait") && check(r, !q && y == 5, "something was started") &&
+              check(r, ends == 1, "the callback was told %d", ends);
     ok = ok && ok_status(r, abc_group_start(), "group_start") && ok_status(r, abc_group_end(), "an empty group") &&
          ok_status(r, abc_group_start(), "group_start") && ok_status(r, abc_group_drop(), "drop of an empty group");
     return !(ok && ok_status(r, abc_allreduce(&x, &y, 1, ABC_F32, ABC_SUM, r->comm), "afterwards") &&

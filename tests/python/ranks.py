@@ -120,6 +120,65 @@ def vectors(comm):
         assert "3" in str(error) and "2" in str(error), error
 
 
+def groups(comm):
+    """Calls as one: sends before receives, many short sums, several communicators in any order, requests, and what goes wrong."""
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for count in (1, 300_000):
+        x, y, z = np.full(count, rank, "f4"), np.empty(count, "f4"), np.empty(count, "f4")
+        with comm.group():
+            comm.send(x, right, 1)
+            assert comm.recv(y, left, 1) is None and comm.sendrecv(x, left, z, right, 2, 2) is None
+        assert (y == left).all() and (z == right).all()
+    arrays = [np.full(i, rank + i, "f4") for i in range(60)]
+    sums = [np.empty_like(a) for a in arrays]
+    with abcomm.group():
+        with comm.group():
+            assert all(comm.allreduce(a, b) is b for a, b in zip(arrays, sums))
+        late = comm.allreduce_start(np.full(3, rank, "f8"))
+        again = comm.allreduce_request(np.full(2, 2, "i4"), out := np.empty(2, "i4")).start()
+        for call in (late.wait, late.test, comm.close, lambda: comm.split(0)):
+            try:
+                call()
+                raise AssertionError(call)
+            except abcomm.StateError as error:
+                assert "group" in str(error), error
+        comm.allgather(np.full(2, rank, "i8"), everybody := np.empty(2 * size, "i8"))
+    total = sum(range(size))
+    assert all((b == total + size * i).all() for i, b in enumerate(sums)) and (everybody == np.repeat(np.arange(size), 2)).all()
+    assert (late.wait() == total).all() and again.wait() is out and (again.start().wait() == 2 * size).all()
+    other = comm.split(0)
+    with comm.group():
+        for c in (comm, other) if rank % 2 else (other, comm):
+            c.allreduce(arrays[50], sums[50])
+    refused, told = None, []
+    for wrong in (lambda: comm.allreduce(np.ones(3, "f4"), op="most"), lambda: comm.run("allreduce", (0, 3, "f32"))):
+        try:
+            with comm.group():
+                comm.barrier()
+                refused = comm.barrier_start(callback=told.append)
+                wrong()
+        except abcomm.ArgumentError:
+            pass
+        try:
+            refused.wait()
+            raise AssertionError("it was started")
+        except abcomm.StateError as error:
+            assert "never started" in str(error) and isinstance(told.pop(), abcomm.StateError)
+    try:
+        with comm.group():
+            try:
+                comm.run("allreduce", (0, 3, "f32"))
+            except abcomm.ArgumentError:
+                pass
+            comm.barrier()
+        raise AssertionError("a refused call was forgotten")
+    except abcomm.ArgumentError as error:
+        assert "call 1 of the group" in str(error), error
+    comm.barrier()
+    other.close()
+
+
 def messages(comm):
     """By source and tag, any of both, shorter than the array, started, exchanged, refused."""
     rank, size = comm.rank, comm.size

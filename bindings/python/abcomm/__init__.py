@@ -18,7 +18,7 @@ if _sys.version_info < (3, 11) or _sys.implementation.name != "cpython":
 from abcomm._errors import *  # noqa: E402,F403
 from abcomm._abcomm import (  # noqa: E402
     Completions, Memory, Received, Request, ScaledSum, collectives, ops, types, version as __version__)
-from abcomm._communicator import ANY_SOURCE, ANY_TAG, Communicator, Exchange  # noqa: E402
+from abcomm._communicator import ANY_SOURCE, ANY_TAG, Communicator, Exchange, Group, group  # noqa: E402
 from abcomm._arrays import empty, full, ones, zeros  # noqa: E402
 from abcomm import _errors  # noqa: E402
 
@@ -29,6 +29,7 @@ __all__ = [
     "Communicator",
     "Completions",
     "Exchange",
+    "Group",
     "Memory",
     "Received",
     "Request",
@@ -36,6 +37,7 @@ __all__ = [
     "collectives",
     "empty",
     "full",
+    "group",
     "ones",
     "ops",
     "types",

@@ -85,6 +85,32 @@ class Exchange(Protocol):
         ...
 
 
+class Group:
+    """`with abcomm.group():` - the calls of this thread inside the block as one, on however many communicators.
+
+    They are checked at once and started together at the end of the block, which waits for those that block by themselves; their outputs
+    are filled then, and recv returns None. Sends and receives of a group never wait for each other. Short allreduces of one kind become
+    one operation, so all ranks make the same collectives in the same groups. Requests start at the end and are waited for afterwards.
+
+    When the block raises, or a call of it was refused, nothing of the group is started. Groups nest; only the outermost end starts.
+    """
+
+    def __enter__(self) -> Self:
+        _abcomm._group_start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            _abcomm._group_end()
+        else:
+            _abcomm._group_drop()
+
+
+def group() -> Group:
+    """A group of calls, for a `with` statement: see Group."""
+    return Group()
+
+
 class Communicator(_abcomm.Communicator):
     """One rank's end of a communicator; creation is collective and blocks until all ranks have come.
 
@@ -117,6 +143,10 @@ class Communicator(_abcomm.Communicator):
     def __repr__(self) -> str:
         state = "closed" if self.closed else self.status
         return f"<abcomm.Communicator rank {self.rank} of {self.size}, {state}>"
+
+    def group(self) -> Group:
+        """A group of calls, for a `with` statement: see abcomm.group, which is the same."""
+        return Group()
 
     # ---- allreduce
 
@@ -391,6 +421,9 @@ class Communicator(_abcomm.Communicator):
     def sendrecv(self, array: Array, dest: int, out: Array, source: int = ANY_SOURCE, send_tag: int = 0, recv_tag: int = ANY_TAG,
                  **options: Unpack[MessageOptions]) -> Received:
         """Send `array` and receive into `out`, in any order, so that ranks that exchange do not wait for each other."""
+        if _abcomm._in_group():
+            self.send(array, dest, send_tag, **options)
+            return self.recv(out, source, recv_tag, **options)
         send = self.send_request(array, dest, send_tag, **options)  # both are checked before one is under way
         recv = self.recv_request(out, source, recv_tag, **options).start()
         send.start().wait()

@@ -147,6 +147,8 @@ static PyObject *comm_run(PyObject *self, PyObject *const *args, Py_ssize_t narg
         return abcpy_raise(ABC_ERR_ARGUMENT, "a blocking call has no callback; start the operation instead");
     if (!abcpy_comm_enter(c, true))
         return NULL;
+    if (abcpy_in_group())
+        return abcpy_group_run(c, &arguments);
     if (abcpy_call_take(c->rank, c->size, &arguments, &call) == 0) {
         Py_BEGIN_ALLOW_THREADS;
         status = abc_run(c->comm, &call.call);
@@ -292,6 +294,8 @@ static PyObject *comm_close(PyObject *self, PyObject *unused)
     }
     if (abcpy_in_callback())
         return abcpy_raise(ABC_ERR_STATE, "a callback may not close a communicator");
+    if (c->users > 0 && abcpy_in_group())
+        return abcpy_raise(ABC_ERR_STATE, "a communicator may not be closed in a group that has calls of it; end the group first");
     if (c->users > 0 || c->closing)
         return abcpy_raise(ABC_ERR_STATE, "another thread is inside a call on the communicator; let it end, or abort, first");
     c->closing = true;

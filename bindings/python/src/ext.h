@@ -136,6 +136,14 @@ void abcpy_comm_leave(struct abcpy_comm *comm);
 /* Raise the library's last error after a call on `comm` returned `status`. Returns NULL. */
 PyObject *abcpy_comm_raise(struct abcpy_comm *comm, int status);
 
+/* ---- group.c ---- */
+int abcpy_group_add(PyObject *module);
+/* True while the calling thread has a group open. */
+bool abcpy_in_group(void);
+/* Make a blocking call that only starts when the group ends; its arrays are kept until then. NULL with an exception, or what the
+ * call will return, where that is known before: the output. */
+PyObject *abcpy_group_run(struct abcpy_comm *comm, const struct abcpy_arguments *arguments);
+
 /* ---- request.c ---- */
 /* One request of the library. It outlives its Python object while it is in progress: peers depend on it. */
 struct abcpy_flight {
