@@ -34,8 +34,8 @@ PyMODINIT_FUNC PyInit__abcomm(void)
     if (!module)
         return NULL;
     if (abcpy_errors_add(module) || abcpy_types_add(module) || abcpy_calls_add(module) || abcpy_memory_add(module) ||
-        abcpy_op_add(module) || abcpy_group_add(module) || abcpy_request_add(module) || abcpy_completions_add(module) || abcpy_comm_add(module) ||
-        PyModule_AddStringConstant(module, "version", abc_version()))
+        abcpy_op_add(module) || abcpy_group_add(module) || abcpy_request_add(module) || abcpy_completions_add(module) ||
+        abcpy_comm_add(module) || PyModule_AddStringConstant(module, "version", abc_version()))
         Py_CLEAR(module);
     return module;
 }
