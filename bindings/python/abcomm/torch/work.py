@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import abcomm
-from abcomm.torch import delivery, errors, types
+from abcomm.torch import delivery, errors, typed, types
 
 Finish = Callable[[Any], None]
 
@@ -100,7 +100,8 @@ class Work(dist._Work):
             if self._futures is None:
                 begin = torch.futures.Future()
                 # torch has no way to fail a future that C++ can read, but a callback that raises.
-                self._futures = begin, begin.then(self._outcome)
+                told = begin.then(self._outcome)
+                self._futures = begin, typed.future(told, self._result) if typed.wanted(self._result) else told
         if self.is_completed():
             self._settle()
         else:
