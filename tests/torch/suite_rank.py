@@ -23,48 +23,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from watch import GlooWatch
+
 # Tests whose body asks for the name as well, with no answer for a name that it does not know. They get the gates' name to the end.
 NAME_INSIDE = ("test_accumulate_gradients_no_sync",)
 GROUP_TIMEOUT = 60     # seconds, unless the test has its own
 BARRIER_TIMEOUT = 30   # seconds that a rank waits for the others between two parts of a test
 SKIPPED, FAILED, DONE = 3, 1, 0
-
-
-class GlooWatch:
-    """Notes every Gloo group that this process makes, and by which code."""
-
-    def __init__(self, keep: bool) -> None:
-        self.made: list[str] = []
-        self.kept: list[Any] = []
-        self.keep = keep
-
-    def install(self) -> None:
-        """Take the place of the class that torch's own code calls."""
-        import torch.distributed as dist
-        from torch.distributed import distributed_c10d as c10d
-
-        watch, real = self, c10d.ProcessGroupGloo
-
-        class Watched(real):  # type: ignore[valid-type,misc]
-            def __init__(self, *arguments: Any, **named: Any) -> None:
-                watch.made.append(caller())
-                super().__init__(*arguments, **named)
-                if watch.keep:
-                    watch.kept.append(self)
-
-        c10d.ProcessGroupGloo = dist.ProcessGroupGloo = Watched
-
-    def calls(self) -> int:
-        """Operations of all groups that were kept."""
-        return sum(group._get_sequence_number_for_group() for group in self.kept)
-
-
-def caller() -> str:
-    """The nearest function outside of torch's group machinery."""
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.endswith(("distributed_c10d.py", "suite_rank.py", "c10d_logger.py", "contextlib.py")):
-            return f"{Path(frame.filename).name}:{frame.name}"
-    return "unknown"
 
 
 def load(backend: str, gates: str, module: str) -> tuple[types.ModuleType, type]:
@@ -78,8 +43,8 @@ def load(backend: str, gates: str, module: str) -> tuple[types.ModuleType, type]
     os.environ["BACKEND"] = gates
     import torch.testing._internal.distributed.distributed_test as tests
 
-    for names in (tests.PROFILING_SUPPORTED_BACKENDS, tests.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
-        names.append(backend)  # the profiler must show our operations too
+    # The profiler must show our messages, too. For collectives the tests ask for a mark on the event that only C++ can set.
+    tests.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.append(backend)
 
     class Suite(tests.TestDistBackend, tests.DistributedTest._DistTestBase):  # type: ignore[misc]
         """Its tests run in processes of this file; the barrier is one of theirs."""
