@@ -103,8 +103,10 @@ int abci_spread(struct abci_engine *e, struct abci_instance *inst, const struct 
             return status;
     }
     how->store = inst->request->in_place ? ABCI_STORE_PLAIN : ABCI_STORE_STREAM;
+    struct abci_swap two = {.foreign = !s->own_at};
     if (s->npeers == 1 && !how->user && one_pass(inst, to.bytes)) {
-        abci_reduce(how, (char *)(uintptr_t)e->located[0].local, dst, e->sources, nsrc, to.bytes / element);
+        two.room = dst;
+        abci_reduce_swap(how, (char *)(uintptr_t)e->located[0].local, e->sources, to.bytes / element, &two);
         return ABC_OK;
     }
     how->store = ABCI_STORE_PLAIN;
@@ -112,7 +114,10 @@ int abci_spread(struct abci_engine *e, struct abci_instance *inst, const struct 
         uint64_t bytes = to.bytes - at < tile ? to.bytes - at : tile;
         for (int k = 0; at > 0 && k < nsrc; k++)
             e->sources[k] = (const char *)e->sources[k] + tile;
-        abci_reduce(how, dst + at, NULL, e->sources, nsrc, bytes / element);
+        if (s->npeers == 1)
+            abci_reduce_swap(how, dst + at, e->sources, bytes / element, &two);
+        else
+            abci_reduce(how, dst + at, NULL, e->sources, nsrc, bytes / element);
         for (int k = 0; k < s->npeers; k++)
             abci_copy((char *)(uintptr_t)e->located[k].local + at, NULL, dst + at, bytes, ABCI_STORE_PLAIN);
     }

@@ -307,6 +307,12 @@ static int locate_all(struct abci_engine *e, const struct abci_instance *inst, c
     return ABC_OK;
 }
 
+/* An own operand and one that the other core has written: worth prefetching. */
+static bool paired(const struct abci_engine *e, const struct abci_step *s, uint64_t bytes)
+{
+    return e->shm->nranks == 2 && s->npeers == 1 && s->own.buffer != ABCI_NONE && bytes >= 4096;
+}
+
 static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
 {
     struct abc_request *q = inst->request;
@@ -330,6 +336,9 @@ static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const 
             status = operands(e, inst, s, src, own, at, bytes, &count);
             if (status == ABC_OK && s->flags & ABCI_SPREAD)
                 status = abci_spread(e, inst, s, to, dst, &how, count); /* never tiled */
+            else if (status == ABC_OK && paired(e, s, bytes))
+                abci_reduce_swap(&how, dst + at, e->sources, bytes / inst->shape.element,
+                                 &(struct abci_swap){.foreign = !s->own_at, .room = dst2 ? dst2 + at : NULL});
             else if (status == ABC_OK)
                 abci_reduce(&how, dst + at, dst2 ? dst2 + at : NULL, e->sources, count, bytes / inst->shape.element);
             at += bytes;

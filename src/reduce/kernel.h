@@ -106,7 +106,7 @@ V_INLINE size_t v_swap_span(abc_type type, abc_op op, bool stream, char *dst, co
     const int units = V_LONG(type) ? 1 : VECTORS / V_PARTS(type);
     const size_t step = V_STEP(type), block = (size_t)units * step;
     const char *foreign = src[swap->foreign], *next = swap->next;
-    char *room = swap->room;
+    char *room = next ? swap->room : NULL, *dst2 = next ? NULL : swap->room;
     vec sum[VECTORS];
     for (; end - at >= block; at += block) {
         for (size_t line = 0; far && line < block; line += 64)
@@ -117,7 +117,8 @@ V_INLINE size_t v_swap_span(abc_type type, abc_op op, bool stream, char *dst, co
         if (room && block < VBYTES)
             memcpy(room + at, next + at, block);
         for (int u = 0; u < units; u++)
-            v_store(type, op, stream, dst + at + (size_t)u * step, NULL, sum + u * V_PARTS(type));
+            v_store(type, op, stream, dst + at + (size_t)u * step, dst2 ? dst2 + at + (size_t)u * step : NULL,
+                    sum + u * V_PARTS(type));
     }
     return at;
 }
@@ -130,6 +131,7 @@ V_INLINE void v_swap(abc_type type, abc_op op, const struct abci_reduction *r, c
     const void *own[2] = {src[0], src[1]};
     const struct abci_swap s = *swap;
     const int nranks = r->nranks;
+    char *room = s.next ? s.room : NULL, *dst2 = s.next ? NULL : s.room;
     size_t last = bytes - V_STEP(type), at = 0;
     vec rest[2];
     for (size_t line = 0; line < AHEAD && line < bytes; line += 64)
@@ -138,18 +140,18 @@ V_INLINE void v_swap(abc_type type, abc_op op, const struct abci_reduction *r, c
     size_t far = bytes > AHEAD + block ? bytes - AHEAD - block : 0; /* up to here there is something to fetch */
     if (r->store == ABCI_STORE_STREAM && far > 64 && (uintptr_t)dst % size == 0) {
         at = -(uintptr_t)dst % 64;
-        abci_family_scalar.kernel[ABCI_ROW(type, op)][ABCI_CLASS_ANY](r, dst, NULL, own, 2, at / size);
-        if (s.room)
-            memcpy(s.room, s.next, at);
+        abci_family_scalar.kernel[ABCI_ROW(type, op)][ABCI_CLASS_ANY](r, dst, dst2, own, 2, at / size);
+        if (room)
+            memcpy(room, s.next, at);
         at = v_swap_span(type, op, true, dst, own, &s, at, far, true, nranks);
         V_FENCE();
     }
     at = v_swap_span(type, op, false, dst, own, &s, at, far, true, nranks);
     at = v_swap_span(type, op, false, dst, own, &s, at, bytes, false, nranks);
-    v_span(type, op, 1, false, dst, NULL, own, 2, at, bytes, nranks);
-    v_store(type, op, false, dst + last, NULL, rest);
-    if (s.room)
-        memcpy((char *)s.room + at, (const char *)s.next + at, bytes - at);
+    v_span(type, op, 1, false, dst, dst2, own, 2, at, bytes, nranks);
+    v_store(type, op, false, dst + last, dst2 ? dst2 + last : NULL, rest);
+    if (room)
+        memcpy(room + at, (const char *)s.next + at, bytes - at);
 }
 
 /* Streams, or has two destinations: a sum of one operand. Else it is memcpy's. */

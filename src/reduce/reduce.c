@@ -167,7 +167,7 @@ void abci_reduce_swap(const struct abci_reduction *r, void *dst, const void *con
         const void *const operands[2] = {(const char *)src[0] + at, (const char *)src[1] + at};
         abci_reduce(r, (char *)dst + at, NULL, operands, 2, count);
         if (swap->room)
-            memcpy((char *)swap->room + at, (const char *)swap->next + at, (size_t)(count * size));
+            memcpy((char *)swap->room + at, (const char *)(swap->next ? swap->next : dst) + at, (size_t)(count * size));
     }
 }
 

@@ -28,7 +28,7 @@ struct abci_reduction {
 struct abci_swap {
     int foreign;      /* which operand: 0 or 1 */
     void *room;       /* where it lies, or NULL: it stays */
-    const void *next; /* what is stored there once it is read: as many elements */
+    const void *next; /* what is stored there once it is read: as many elements; NULL: the result */
 };
 /* An operation that the caller made: a function, or without one the sum of inputs that are scaled first. */
 struct abci_user_op {
@@ -48,9 +48,9 @@ struct abci_user_op {
 void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc, uint64_t n);
 
 /*
- * dst[i] = src[0][i] op src[1][i], and afterwards room[i] = next[i], if there is a room, in one pass: a line that has just come
- * from another core is overwritten while it lies in the nearest cache, and that hides behind the wait for the next ones. next may
- * not overlap anything that is written. Cost: reads 2n, or 3n, and writes n, or 2n, elements.
+ * dst[i] = src[0][i] op src[1][i], and afterwards room[i] = next[i] (or dst[i]), if there is a room, in one pass: a line that has
+ * just come from another core is overwritten while it lies in the nearest cache, and that hides behind the wait for the next ones.
+ * next may not overlap anything that is written. Cost: reads 2n, or 3n, and writes n, or 2n, elements.
  */
 void abci_reduce_swap(const struct abci_reduction *r, void *dst, const void *const *src, uint64_t n, const struct abci_swap *swap);
 

@@ -17,7 +17,8 @@
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
 #define MAX_CHUNK (1u << 30)
-#define CLASSES 4 /* bit 0: one_rounding, bit 1: ordered */
+#define PAIR_FROM ((16u << 10) + 1) /* what is shorter goes by run_tiny.c, which knows no chunks: ABCI_EAGER */
+#define CLASSES 4                   /* bit 0: one_rounding, bit 1: ordered */
 
 struct options {
     _Atomic bool priced; /* release: rows and rules are complete; acquire in abci_choose */
@@ -313,6 +314,7 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
         config->long_from = (4 << 20) + 1;
         config->pair_chunk = near ? 8 << 10 : 512 << 10;
         config->pair_long = near ? 8 << 10 : 128 << 10;
+        config->pair_from = PAIR_FROM;
         config->pair_to = near ? 6 << 20 : UINT64_MAX;
     } else {
         config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;

@@ -64,6 +64,7 @@ static uint64_t next_crossing(const struct abci_rules_config *c, struct abci_opt
 uint64_t abci_rules_chunk(const struct abci_rules_config *c, const struct abci_option *o, uint64_t bytes)
 {
     bool pair = o && o->pairs && c->pair_chunk;
+    pair &= bytes >= c->pair_from;
     return bytes < c->long_from ? (pair ? c->pair_chunk : c->chunk) : (pair ? c->pair_long : c->long_chunk);
 }
 
@@ -86,11 +87,13 @@ static void append_range(const struct abci_rules_config *c, struct list *l, stru
     uint64_t asked = c->forced_chunk ? c->forced_chunk : rule.chunk;
     rule.chunk = asked ? asked : abci_rules_chunk(c, rule.option, rule.from);
     append(l, rule);
-    if (asked || rule.from >= c->long_from || to <= c->long_from)
-        return;
-    rule.from = c->long_from;
-    rule.chunk = abci_rules_chunk(c, rule.option, rule.from);
-    append(l, rule);
+    const uint64_t changes[] = {c->pair_from, c->long_from};
+    for (int i = 0; i < 2 && !asked; i++)
+        if (rule.from < changes[i] && changes[i] < to) {
+            rule.from = changes[i];
+            rule.chunk = abci_rules_chunk(c, rule.option, rule.from);
+            append(l, rule);
+        }
 }
 
 /* What the prices say for from <= bytes < to: two sets of straight lines, if pair_to lies between. */
@@ -127,8 +130,8 @@ static void append_row(const struct abci_rules_config *c, struct list *l, const 
 
 struct abci_rule *abci_rules_make(const struct abci_rules_config *c)
 {
-    /* Between two rows the prices cross at most as often as there are algorithms; once the lines, and once the chunk changes. */
-    size_t most = (size_t)(2 * c->nrows + 2) * (size_t)(c->count + 1) + 2;
+    /* Between two rows the prices cross at most as often as there are algorithms; once the lines, and twice the chunk changes. */
+    size_t most = (size_t)(2 * c->nrows + 2) * (size_t)(c->count + 1) + 3;
     struct list l = {.first = abci_alloc(most * sizeof *l.first)};
     if (!l.first)
         return NULL;

@@ -182,7 +182,7 @@ static void run_swap(const struct shape *s, const char *family, const void *cons
     int foreign = (int)below(2);
     struct target dst = target_new(bytes), room = target_new(bytes), next = target_new(bytes);
     const void *operands[2] = {src[0], src[1]};
-    bool stays = below(4) == 0;
+    bool stays = below(4) == 0, twice = below(4) == 0;
     memcpy(room.at, src[foreign], bytes);
     operands[foreign] = room.at;
     fill(s, next.at);
@@ -190,10 +190,10 @@ static void run_swap(const struct shape *s, const char *family, const void *cons
         memcpy(dst.at, src[!foreign], bytes);
         operands[!foreign] = dst.at;
     }
-    struct abci_swap swap = {.foreign = foreign, .room = stays ? NULL : room.at, .next = next.at};
+    struct abci_swap swap = {.foreign = foreign, .room = stays ? NULL : room.at, .next = twice ? NULL : next.at};
     abci_reduce_swap(&s->r, dst.at, operands, s->n, &swap);
     compare(s, family, dst.at, want, "sum beside a swap");
-    if (memcmp(room.at, stays ? src[foreign] : next.at, bytes) != 0) {
+    if (memcmp(room.at, stays ? src[foreign] : twice ? dst.at : next.at, bytes) != 0) {
         describe(s, family, "what comes after the operand");
         fail();
     }
