@@ -202,7 +202,10 @@ static void combine(const struct pair *p, char *theirs, uint64_t n, uint64_t nex
 static const struct abci_header *await_chunk(struct abci_engine *e, const struct pair *p, uint32_t sequence)
 {
     const struct abci_header *h = &abci_shm_header(e->shm->peer[p->peer->rank].control, sequence)->head;
-    for (uint32_t polls = e->shm->wait.spins; !is_shown(e, p, h, sequence); polls--) {
+    /* Only at first: once a wait has begun, wait.c counts its spins, yields, sleeps and finds a dead peer, with one look here a
+     * pass. */
+    bool waits = e->waiting.spins || e->waiting.since != 0;
+    for (uint32_t polls = waits ? 0 : e->shm->wait.spins; !is_shown(e, p, h, sequence); polls--) {
         if (polls == 0)
             return NULL;
         abci_pause();
