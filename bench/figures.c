@@ -133,6 +133,40 @@ static void figure_chain(void)
     show(named("chain-hop-over-handoff-%d", run.nranks), median(ours) / median(bare), "ratio", '<', 1.3);
 }
 
+/* The better quarter of sums of several sizes, to be compared with those of another process that has other settings. */
+static void figure_sums(void)
+{
+    static const size_t sizes[] = {8, 8192, 524288};
+    static double samples[SAMPLES];
+    float *in = malloc(524288), *out = malloc(524288);
+    if (!in || !out)
+        fail("no memory");
+    for (int s = 0; s < 3; s++) {
+        int n = sizes[s] > 8192 ? SAMPLES / 4 : SAMPLES;
+        for (int i = 0; i < n; i++)
+            samples[i] = allreduce(in, out, sizes[s], NULL);
+        char name[64];
+        snprintf(name, sizeof name, "sum-%d-%zuB", run.nranks, sizes[s]);
+        note(name, bench_percentile(samples, (size_t)n, 0.25), "us");
+    }
+    free(in);
+    free(out);
+}
+
+/* One call after the other, as bench/figures_python.py makes them. */
+static void figure_loop(void)
+{
+    static float in[2], out[2];
+    int count = run.count ? run.count : 100000;
+    for (int i = 0; i < count / 10; i++)
+        must(abc_allreduce(in, out, 2, ABC_F32, ABC_SUM, run.comm));
+    must(bench_frame_barrier(&run.frame));
+    double begin = abci_now();
+    for (int i = 0; i < count; i++)
+        must(abc_allreduce(in, out, 2, ABC_F32, ABC_SUM, run.comm));
+    note(named("loop-8B-%d", run.nranks), bench_frame_max(&run.frame, abci_now() - begin) / count * 1e6, "us");
+}
+
 static void figure_default(void)
 {
     static float in[1024], out[1024];
@@ -314,6 +348,8 @@ static const struct {
 } figures[] = {{"handoff", figure_handoff},
                {"chain", figure_chain},
                {"default", figure_default},
+               {"sums", figure_sums},
+               {"loop", figure_loop},
                {"create", figure_create},
                {"memory", figure_memory},
                {"steady", figure_steady},

@@ -3,7 +3,7 @@
 
 Usage: figures.py BUILDDIR [--quick] [--factor F] [--tries N] [--only NAME[,NAME]] [--out FILE.csv]
 --quick makes the long ones short; --factor makes goals F times easier, as tests do. Without strace the system calls are not
-counted and a line says so. Exit code 1 when a figure is over its goal, 2 when one could not be measured.
+counted and a line says so; without the Python package its calls are not measured. Exit code 1 when a figure is over its goal, 2 when one could not be measured.
 """
 import argparse
 import collections
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+ROUNDS = 3                     # of figures that compare two kinds of processes; the best of each counts
 MARK = "getpgid(2147483633)"   # figures.c puts it before and after the operations
 WAITING = {"sched_yield", "futex"}
 LIMIT = 90                     # seconds for one job
@@ -40,10 +41,11 @@ class Broken(Exception):
     """A job that gave no figures."""
 
 
-def run_job(builddir, ranks, command):
+def run_job(builddir, ranks, command, **settings):
+    env = {**os.environ, **settings}
     job = [os.path.join(builddir, "abcomm"), "run", "-n", str(ranks), "--", *command]
     try:
-        done = subprocess.run(job, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run(job, capture_output=True, text=True, timeout=LIMIT, check=False, env=env)
     except subprocess.TimeoutExpired as e:
         raise Broken(f"not done after {LIMIT} s: {' '.join(command)}") from e
     lines = [re.sub(r"^\[\d+\] ", "", line) for line in done.stdout.splitlines()]
@@ -96,6 +98,37 @@ def measure_steady(builddir, nbytes, operations, factor):
     return rows
 
 
+def best_values(jobs):
+    """[{name: least value}] of kinds of jobs that run by turns, so that all of them see the same machine."""
+    found = [{} for _ in jobs]
+    for _ in range(ROUNDS):
+        for best, job in zip(found, jobs):
+            for name, value, *_ in job():
+                best[name] = min(float(value), best.get(name, float("inf")))
+    return found
+
+
+def measure_strict(builddir, factor):
+    """What adding in rank order costs: sums under ABCOMM_DETERMINISTIC=strict beside those of the default."""
+    program = [figures_program(builddir), "sums"]
+    free, strict = best_values([lambda: run_job(builddir, 2, program, ABCOMM_DETERMINISTIC="false"),
+                                lambda: run_job(builddir, 2, program, ABCOMM_DETERMINISTIC="strict")])
+    return [row(f"strict-over-default-{name[4:]}", strict[name] / free[name], "ratio", 1.05 * factor) for name in free]
+
+
+def measure_python(builddir, count, factor):
+    """An allreduce of 8 bytes from Python, less the same from C. The package is what the tests of the binding have built."""
+    place = os.path.join(builddir, "python")
+    python, package = os.path.join(place, "venv", "bin", "python"), os.path.join(place, "site")
+    if not os.path.exists(python) or not os.path.exists(package):
+        print("figures: the Python package is not built, so it is not measured: ./dev test python", file=sys.stderr)
+        return []
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "figures_python.py")
+    ours, theirs = best_values([lambda: run_job(builddir, 2, [figures_program(builddir), "loop", "--count", str(count)]),
+                                lambda: run_job(builddir, 2, [python, script, str(count)], PYTHONPATH=package)])
+    return [row("python-8B-above-c-2", *[b - a for a, b in zip(ours.values(), theirs.values())], "us", 2 * factor)]
+
+
 def row(name, value, unit, limit):
     if limit is None:
         return [name, f"{value:g}", unit, "-", "ok"]
@@ -121,6 +154,8 @@ def measure(options):
         if options.quick:
             operations = max(operations // 10, 20)
         jobs.append(("steady", lambda n=nbytes, k=operations: measure_steady(options.builddir, n, k, options.factor)))
+    jobs.append(("strict", lambda: measure_strict(options.builddir, options.factor)))
+    jobs.append(("python", lambda: measure_python(options.builddir, 2000 if options.quick else 20000, options.factor)))
     for name, job in jobs:
         if options.only and name not in options.only.split(","):
             continue
@@ -142,7 +177,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="make the long figures short")
     parser.add_argument("--factor", type=float, default=1, help="make goals so many times easier")
     parser.add_argument("--tries", type=int, default=1, help="measure again, up to so often, what is over its goal")
-    parser.add_argument("--only", help="names of figures.c, with commas; or steady")
+    parser.add_argument("--only", help="names of figures.c, with commas; or steady, strict, python")
     parser.add_argument("--out", help="write the rows as CSV too")
     options = parser.parse_args()
     rows, broken = measure(options)

@@ -23,6 +23,8 @@ SHOWN = {
     "create-8": "creating a communicator of 8 ranks",
     "create-touched-8": "memory that creation touches, a rank",
     "pss-beyond-buffers-8": "memory in use, 8 ranks, 2 communicators, 32 MB messages, a rank",
+    "python-8B-above-c-2": "allreduce of 8 B from Python, above the same from C",
+    "strict-over-default-2-8192B": "sum of 8 KB that adds in rank order (`ABCOMM_DETERMINISTIC=strict`) ÷ the default",
     "waiting-cpu-2": "CPU of a rank that waits 10 s",
     "syscalls-other-8B-in-100000": "system calls beside sched_yield and futex in 100 000 operations",
     "allocations-8B-in-100000": "memory allocations in 100 000 operations",
