@@ -48,7 +48,9 @@ def package(build, python):
         newest = f"{sources(build)} {python}"
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != newest:
             shutil.rmtree(place / "site", ignore_errors=True)
-            python_tests.build_package(python, Path(build).resolve(), place)
+            site = python_tests.build_package(python, Path(build).resolve(), place)
+            # What an installation knows besides: torch asks for entry points.
+            python_tests.run(python, "setup.py", "--quiet", "dist_info", "--output-dir", site, cwd=python_tests.BINDING)
             stamp.write_text(newest, encoding="utf-8")
     return place / "site"
 

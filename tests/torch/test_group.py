@@ -16,3 +16,8 @@ def test_cases(ranks, cases):
 def test_spawned_ranks():
     code, said = python(HERE / "spawned.py")
     assert fine(code, said) and said.count("fine") == 3, said
+
+
+def test_programs_that_ask_for_gloo():
+    code, said = torchrun(2, HERE / "glooed.py", ABCOMM_TORCH_REPLACE_GLOO="1")
+    assert fine(code, said) and said.count("fine") == 2 and said.count("groups of backend gloo") >= 2, said

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, Callable, Sequence
@@ -32,6 +33,19 @@ def bytes_of(call: report.Call) -> int:
 SIZES: dict[int, int] = {number: size for number, size, _ in abcomm.types.values()}
 
 
+_advised = False
+
+
+def advise(ranks: int) -> None:
+    """Say once if the ranks' threads are more than the CPUs: waiting and computing threads then take turns on them."""
+    global _advised
+    threads, cpus = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    if not _advised and ranks > 1 and threads > 1 and threads * ranks > cpus:
+        _log.info("abcomm: %d ranks with %d threads each have %d CPUs; set OMP_NUM_THREADS=%d, or each rank waits for the others' threads",
+                  ranks, threads, cpus, max(cpus // ranks, 1))
+        _advised = True
+
+
 class Base(dist.ProcessGroup):
     """One rank's end of a process group, without operations."""
 
@@ -46,6 +60,9 @@ class Base(dist.ProcessGroup):
         self._usage = report.Usage(name, rank, size, self._comm)
         self._run: Callable[..., Any] = self._comm.run
         self._start: Callable[..., abcomm.Request] = self._comm.start
+        self._seconds: float | None = None  # limit of operations: None: the communicator's
+        if rank == 0:
+            advise(size)
 
     # ---- running calls
 
@@ -56,10 +73,10 @@ class Base(dist.ProcessGroup):
         finish: what is left to do when they are over; asynchronous: in place of options; shown: the inputs, where the calls have others.
         """
         self._sequence += 1
-        seconds = None
+        seconds = self._seconds
         if opts is not None:
             asynchronous = opts.asyncOp
-            seconds = None if opts.timeout < NO_TIME else opts.timeout.total_seconds()
+            seconds = seconds if opts.timeout < NO_TIME else opts.timeout.total_seconds()
         event = record.Event(f"{BACKEND}:{name}", calls, shown) if profiler._is_profiler_enabled else None
         begin = perf_counter()
         try:
@@ -70,6 +87,8 @@ class Base(dist.ProcessGroup):
                     self._run(*call[:5], seconds, *call[5:])
         except abcomm.Error as error:
             self._usage.row(name).count(bool(asynchronous), finish is not None, 0, None, perf_counter() - begin)
+            if event is not None:
+                event.end()
             raise errors.translated(error, name, self._name) from error
         work = Work(requests, name, self._name, result, finish, event) if asynchronous else None
         if work is None and finish is not None:
@@ -152,6 +171,12 @@ class Base(dist.ProcessGroup):
         if not self.supports_tensor_alloc(device):
             raise ValueError(f"abcomm allocates tensors of the CPU, not of {device}")
         return self._pool.empty(size, dtype)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The limit of the operations that are called from now on."""
+        self._timeout = self._seconds = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence

@@ -99,7 +99,7 @@ class Group(Base):
         row, count, begin = self._reduced, tensor.numel(), perf_counter()
         buffer = (tensor.data_ptr(), count, code)
         try:
-            self._run(_ALLREDUCE, buffer, None, op)
+            self._run(_ALLREDUCE, buffer, None, op, None, self._seconds)
         except abcomm.Error as error:
             raise errors.translated(error, "all_reduce", self._name) from error
         row.calls += 1
