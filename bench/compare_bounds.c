@@ -3,47 +3,17 @@
  * and, with two ranks, the time in which both at once copy what the other has just written into their own memory. The same without
  * the stores is what nobody can beat at all: a copy must fetch lines of its target too, which a call may find in its cache.
  */
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "compare.h"
 
-/* Found through /proc as the frame's memory is; it has no name and dies with the ranks. */
 void compare_open_mailboxes(struct session *s, size_t bytes)
 {
-    char path[64];
-    int32_t where[2] = {(int32_t)getpid(), -1};
-    if (s->rank == 0 && (where[1] = memfd_create("compare", MFD_CLOEXEC)) >= 0 && ftruncate(where[1], (off_t)(2 * bytes)) != 0)
-        where[1] = -1;
-    if (peer_share(NULL, where, sizeof where) != 0)
-        compare_fail(s, "the peer cannot share a file descriptor");
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)where[0], (int)where[1]);
-    int fd = where[1] < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
-    char *map = fd < 0 ? MAP_FAILED : mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED)
+    struct bench_mailboxes m;
+    if (bench_mailboxes_open(&s->frame, peer_share, NULL, bytes, &m) != 0)
         compare_fail(s, "no shared memory for the copies");
-    close(fd);
-    for (int i = 0; i < 2; i++)
-        s->mailbox[i] = (float *)(map + (size_t)(s->rank ^ i) * bytes);
-    memset(s->mailbox[0], 0, bytes);
-    if (bench_frame_barrier(&s->frame) != 0)
-        compare_fail(s, "the ranks are no more together");
-    if (s->rank == 0)
-        close(where[1]);
-}
-
-/* Plain stores, whatever the size; the compiler must not make a memcpy of it again. */
-static void copy_by_vectors(float *dst, const float *src, size_t bytes)
-{
-    typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
-    size_t n = bytes / sizeof(vector);
-    for (size_t i = 0; i < n; i++) {
-        ((vector *)dst)[i] = ((const vector *)src)[i];
-        __asm__ volatile("" ::: "memory");
-    }
-    memcpy((char *)dst + n * sizeof(vector), (const char *)src + n * sizeof(vector), bytes % sizeof(vector));
+    s->mailbox[0] = (float *)(void *)m.own;
+    s->mailbox[1] = (float *)(void *)m.other;
 }
 
 /* In registers that every x86-64 has; four at a time, so that none waits for another. */
@@ -72,7 +42,7 @@ static double sample_copy(struct session *s, size_t bytes, enum hand hand)
     if (bench_frame_begin(&s->frame) != 0)
         compare_fail(s, "the ranks are no more together");
     if (hand == VECTORS)
-        copy_by_vectors(s->plain[1], s->mailbox[1], bytes);
+        bench_copy_plainly(s->plain[1], s->mailbox[1], bytes);
     else if (hand == READ)
         read_by_vectors(s->mailbox[1], bytes);
     else

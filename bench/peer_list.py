@@ -20,7 +20,7 @@ CPUS = len(os.sched_getaffinity(0))
 # A peer allocates a temporary in each large call; without these every such call would pay for its page faults.
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "34359738368", "MALLOC_TOP_PAD_": "67108864"}
 SOURCES = ["bench/compare.c", "bench/compare_calls.c", "bench/compare_data.c", "bench/compare_bounds.c",
-           *(f"tools/bench_{part}.c" for part in ("frame", "data", "stat"))]
+           *(f"tools/bench_{part}.c" for part in ("bound", "frame", "data", "stat"))]
 FLAGS = ["-O3", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wno-unused-parameter", f"-I{ROOT}/include", f"-I{ROOT}/src", f"-I{ROOT}/bench"]
 
 

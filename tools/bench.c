@@ -41,7 +41,7 @@ struct layout {
     uint64_t out_count; /* elements that this rank gets */
 };
 
-static void *alloc_private(size_t bytes)
+void *bench_alloc_private(size_t bytes)
 {
     size_t whole = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     void *p = aligned_alloc(HUGE_PAGE, whole);
@@ -57,8 +57,8 @@ static int alloc_buffers(struct bench *b)
     size_t bytes = b->args.end + 64;
     b->in = b->out = NULL;
     if (b->memory == BENCH_PRIVATE) {
-        b->in = alloc_private(bytes);
-        b->out = alloc_private(bytes);
+        b->in = bench_alloc_private(bytes);
+        b->out = bench_alloc_private(bytes);
     } else if (abc_mem_alloc(bytes, &b->in) == ABC_OK && abc_mem_alloc(bytes, &b->out) == ABC_OK) {
         memset(b->in, 0, bytes);
         memset(b->out, 0, bytes);
@@ -383,7 +383,7 @@ int tool_bench(int argc, char **argv)
         if (code != BENCH_RUN)
             return tool_misuse("bench", "%s", why);
         fprintf(stderr, "abcomm bench: %s\nabcomm bench: start with: abcomm run -n 4 -- abcomm bench %s\n", abc_last_error(),
-                abc_collective_name(b.args.collective));
+                b.args.messages ? "sendrecv" : abc_collective_name(b.args.collective));
         return TOOL_USAGE;
     }
     b.rank = abc_comm_rank(b.comm);
@@ -393,6 +393,10 @@ int tool_bench(int argc, char **argv)
         snprintf(why, sizeof why, "-r: there is no rank %d among %d", b.args.root, b.nranks);
         code = TOOL_USAGE;
     }
+    if (code == BENCH_RUN && b.args.messages && b.nranks != 2) {
+        snprintf(why, sizeof why, "sendrecv is measured between 2 ranks, not %d; start it with: abcomm run -n 2", b.nranks);
+        code = TOOL_USAGE;
+    }
     if (code != BENCH_RUN) {
         if (b.rank == 0)
             tool_misuse("bench", "%s", why);
@@ -400,7 +404,7 @@ int tool_bench(int argc, char **argv)
     } else if (bench_frame_open(&b.frame, b.rank, b.nranks, b.args.pin, share_by_broadcast, b.comm) != 0) {
         code = 1;
     } else {
-        code = measure_all(&b);
+        code = b.args.messages ? bench_messages(&b.args, &b.frame, share_by_broadcast, b.comm) : measure_all(&b);
         bench_frame_close(&b.frame);
     }
     abc_comm_destroy(b.comm);

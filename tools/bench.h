@@ -83,6 +83,20 @@ void bench_read(const void *buf, size_t bytes);
 double bench_percentile(double *samples, size_t count, double p);
 double bench_mean(const double *samples, size_t count);
 
+/* ---- bench_bound.c -------------------------------------------------------------------------------------------------------------
+ */
+
+/* Memory that two ranks share: one half is written by this rank, the other by the other. */
+struct bench_mailboxes {
+    char *own, *other;
+    size_t bytes; /* of one */
+};
+/* Both ranks; -1: there is no such memory, on both. */
+int bench_mailboxes_open(struct bench_frame *f, bench_share_fn *share, void *context, size_t bytes, struct bench_mailboxes *m);
+void bench_mailboxes_close(struct bench_mailboxes *m);
+/* With plain vector stores, whatever the size. */
+void bench_copy_plainly(void *dst, const void *src, size_t bytes);
+
 /* ---- bench_args.c --------------------------------------------------------------------------------------------------------------
  */
 
@@ -94,6 +108,7 @@ enum { BENCH_RUN = -1 };                             /* bench_args_parse: go on 
 
 struct bench_args {
     abc_collective collective;
+    bool messages;                     /* sendrecv instead of a collective */
     uint64_t begin, end, step, factor; /* bytes; step 0: multiply by factor */
     int iterations, warmup;
     unsigned types, ops; /* masks of 1 << abc_type, 1 << abc_op */
@@ -140,6 +155,10 @@ struct bench_report {
 /* GB/s from bytes and microseconds, and what share of it crosses the bus by the convention of nccl-tests. */
 double bench_algbw(uint64_t bytes, double us);
 double bench_bus_factor(abc_collective collective, int nranks);
+/* bench.c: zeroed, of huge pages where there are any, for free; NULL: no memory. */
+void *bench_alloc_private(size_t bytes);
+/* bench_message.c: all of `bench sendrecv`, on both ranks; the exit code. */
+int bench_messages(const struct bench_args *args, struct bench_frame *frame, bench_share_fn *share, abc_comm *comm);
 /* 0, or -1 after a message. */
 int bench_report_open(struct bench_report *report, const struct bench_args *args, const struct bench_frame *frame);
 void bench_report_section(struct bench_report *report, unsigned memory);

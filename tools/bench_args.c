@@ -24,6 +24,7 @@ struct parse {
     struct bench_args *args;
     char *why;
     size_t capacity;
+    const char *collectives_only; /* a flag that was given and that messages do not have */
 };
 
 static int refuse(struct parse *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -119,6 +120,9 @@ static int take_choice(struct parse *p, const char *flag, const char *text, cons
 
 static int take_collective(struct parse *p, const char *text)
 {
+    p->args->messages = strcmp(text, "sendrecv") == 0;
+    if (p->args->messages)
+        return BENCH_RUN;
     for (int i = 0; i < ABCI_PLANNED; i++)
         if (strcmp(text, abc_collective_name((abc_collective)i)) == 0) {
             p->args->collective = (abc_collective)i;
@@ -126,7 +130,7 @@ static int take_collective(struct parse *p, const char *text)
         }
     return refuse(p,
                   "unknown collective '%s'; give allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather, "
-                  "scatter, alltoall, scan or exscan",
+                  "scatter, alltoall, scan, exscan or sendrecv",
                   text);
 }
 
@@ -144,6 +148,11 @@ static int take_flag(struct parse *p, int flag, const char *value)
     static const char *const memories[] = {"private", "arena", "both"}, *const places[] = {"0", "1", "both"};
     struct bench_args *a = p->args;
     int number = 0, code;
+    p->collectives_only = flag == 'o'          ? "-o"
+                          : flag == 'r'        ? "-r"
+                          : flag == FLAG_PLACE ? "--in-place"
+                          : flag == FLAG_ALGO  ? "--algo"
+                                               : p->collectives_only;
     switch (flag) {
     case 'b':
         return take_bytes(p, 'b', value, 0, &a->begin);
@@ -194,6 +203,8 @@ static int take_flag(struct parse *p, int flag, const char *value)
 static int check_whole(struct parse *p)
 {
     const struct bench_args *a = p->args;
+    if (a->messages && p->collectives_only)
+        return refuse(p, "%s means nothing for sendrecv; leave it out", p->collectives_only);
     if (a->end < a->begin)
         return refuse(p, "-e %llu is less than -b %llu", (unsigned long long)a->end, (unsigned long long)a->begin);
     if (a->begin == 0 && a->step == 0 && a->end != 0)
@@ -220,7 +231,7 @@ int bench_args_parse(struct bench_args *args, int argc, char **argv, char *why, 
                                             {"pin", no_argument, NULL, FLAG_PIN},
                                             {"corrupt", no_argument, NULL, FLAG_CORRUPT},
                                             {0}};
-    struct parse p = {args, why, capacity};
+    struct parse p = {.args = args, .why = why, .capacity = capacity};
     *args = (struct bench_args){.begin = 8, .end = 8u << 20, .factor = 4, .iterations = 20, .warmup = 1};
     args->types = 1u << ABC_F32;
     args->ops = 1u << ABC_SUM;
@@ -231,7 +242,7 @@ int bench_args_parse(struct bench_args *args, int argc, char **argv, char *why, 
         return 0;
     if (argc < 2 || argv[1][0] == '-')
         return refuse(&p, "name the collective first: allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather, "
-                          "scatter, alltoall, scan or exscan");
+                          "scatter, alltoall, scan, exscan or sendrecv");
     int code = take_collective(&p, argv[1]);
     opterr = 0;
     optind = 2;
@@ -251,26 +262,27 @@ int bench_args_parse(struct bench_args *args, int argc, char **argv, char *why, 
 
 void bench_args_help(FILE *out)
 {
-    fputs("usage: abcomm run -n RANKS -- abcomm bench COLLECTIVE [FLAGS]\n\n"
-          "Measure a collective and check every result: allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather,\n"
-          "scatter, alltoall, scan or exscan.\n\n"
-          "  -b, -e SIZE        smallest and largest size in bytes, K, M or G (8, 8M)\n"
-          "  -f FACTOR          from one size to the next (4)\n"
-          "  -i SIZE            or a fixed step\n"
-          "  -n, -w COUNT       timed calls a size (20), untimed calls before them (1)\n"
-          "  -d TYPES           f32, bf16, f16, i8 and all else that `abcomm info` lists, several with commas, or all (f32)\n"
-          "  -o OPERATIONS      sum, min, max, avg, several with commas, or all (sum)\n"
-          "  -r ROOT            of broadcast, reduce, gather and scatter; -1: each in turn (0)\n"
-          "  -c 0|1             check the results (1)\n"
-          "  --mem MEMORY       private, arena (abc_mem_alloc) or both (private)\n"
-          "  --in-place PLACE   0, 1 or both (both)\n"
-          "  --algo NAME        an algorithm of `abcomm plan --list` instead of the choice by price\n"
-          "  --json FILE        the numbers as JSON too; -: instead of the table\n"
-          "  --pin              rank r stays on CPU r modulo the allowed ones\n\n"
-          "Sizes count as in nccl-tests: the whole vector for allreduce, broadcast, reduce and scans, else the larger of the two\n"
-          "buffers, which all ranks' blocks make up. Before each call every rank writes its whole input anew, after it every rank "
-          "reads its whole\n"
-          "output; one rank starts up to 1 us late. A time runs from the last start to the last end over the ranks. `time` is the\n"
-          "mean; p50 and p99 stand at the end of the row, then the bare hand-off: all ranks exchange one flag, nothing else.\n",
-          out);
+    fputs(
+        "usage: abcomm run -n RANKS -- abcomm bench COLLECTIVE [FLAGS]\n\n"
+        "Measure a collective and check every result: allreduce, reduce_scatter, allgather, broadcast, barrier, reduce, gather,\n"
+        "scatter, alltoall, scan or exscan. sendrecv: messages between two ranks, one way of a ping-pong and both ways at once.\n\n"
+        "  -b, -e SIZE        smallest and largest size in bytes, K, M or G (8, 8M)\n"
+        "  -f FACTOR          from one size to the next (4)\n"
+        "  -i SIZE            or a fixed step\n"
+        "  -n, -w COUNT       timed calls a size (20), untimed calls before them (1)\n"
+        "  -d TYPES           f32, bf16, f16, i8 and all else that `abcomm info` lists, several with commas, or all (f32)\n"
+        "  -o OPERATIONS      sum, min, max, avg, several with commas, or all (sum)\n"
+        "  -r ROOT            of broadcast, reduce, gather and scatter; -1: each in turn (0)\n"
+        "  -c 0|1             check the results (1)\n"
+        "  --mem MEMORY       private, arena (abc_mem_alloc) or both (private)\n"
+        "  --in-place PLACE   0, 1 or both (both)\n"
+        "  --algo NAME        an algorithm of `abcomm plan --list` instead of the choice by price\n"
+        "  --json FILE        the numbers as JSON too; -: instead of the table\n"
+        "  --pin              rank r stays on CPU r modulo the allowed ones\n\n"
+        "Sizes count as in nccl-tests: the whole vector for allreduce, broadcast, reduce and scans, else the larger of the two\n"
+        "buffers, which all ranks' blocks make up. Before each call every rank writes its whole input anew, after it every rank "
+        "reads its whole\n"
+        "output; one rank starts up to 1 us late. A time runs from the last start to the last end over the ranks. `time` is the\n"
+        "mean; p50 and p99 stand at the end of the row, then the bare hand-off: all ranks exchange one flag, nothing else.\n",
+        out);
 }

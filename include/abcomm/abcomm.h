@@ -402,9 +402,9 @@ ABC_API int abc_alltoallv_start(const void *in, const uint64_t *in_counts, const
  * the receive ends with ABC_ERR_MISMATCH and leaves the buffer as it was, the sender does not notice, and the communicator goes on.
  *
  * A send is over when its buffer may be used again, which says nothing about the receiver. Up to 4096 bytes that is at once while
- * fewer than 63 messages from this rank to that one are not received yet; else when the receive is being done. So memory is bounded
- * whatever a rank sends, and two ranks that both send first and receive then need abc_sendrecv or started calls. What is never
- * received is an error (ABC_ERR_MISMATCH) of the receiver's abc_comm_destroy.
+ * fewer than 63 messages from this rank to that one are not received yet; else it may be, or not before the receive is being done.
+ * So memory is bounded whatever a rank sends, and two ranks that both send first and receive then need abc_sendrecv or started
+ * calls. What is never received is an error (ABC_ERR_MISMATCH) of the receiver's abc_comm_destroy.
  *
  * abc_run, abc_start and abc_request_create take them as ABC_SEND (in, root = destination) and ABC_RECV (out, root = source), with
  * tag, timeout and callback; `algorithm` and `preserve` mean nothing there.

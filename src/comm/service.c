@@ -108,7 +108,7 @@ static void sweep(struct abci_service *service)
 /* The next moment at which something is due without an event. */
 static double next_due(const struct abci_service *service, bool stopping)
 {
-    double due = abci_now() + 60;
+    double due = abci_now() + 1; /* a wake-up that could not be written costs a second */
     for (int i = 0; i < service->count; i++) {
         const struct connection *connection = service->connections[i];
         double own = connection->stage != MEMBER ? connection->born + STRANGER_SECONDS

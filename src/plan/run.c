@@ -743,8 +743,10 @@ static void start_claimed(struct abci_engine *e, struct abc_request *q)
     count(e, q);
     bool is_short = begin_short(e, q);
     enqueue(e, q);
+    e->starting = true;
     if (!is_short)
         look_in(e, NULL);
+    e->starting = false;
     release_claim(e); /* wakes the progress thread, too */
 }
 

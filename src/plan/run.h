@@ -223,13 +223,14 @@ struct abci_engine {
     int nblocked;
     uint64_t is_blocked[ABCI_MAX_RANKS / 64];
     struct abci_waiting waiting;
-    int suspect;                 /* peer that looked dead at the last look, -1 */
-    const void **sources;        /* operands of the reduction under way */
-    struct source *located;      /* where each peer's piece of it lies */
-    char *remote;                /* tiles read by process_vm_readv */
-    int status;                  /* ABC_OK, or why the communicator ended */
-    bool undecided;              /* the queue's first operation takes one sequence or several: see run_offer.c */
-    bool header_stored;          /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
+    int suspect;            /* peer that looked dead at the last look, -1 */
+    const void **sources;   /* operands of the reduction under way */
+    struct source *located; /* where each peer's piece of it lies */
+    char *remote;           /* tiles read by process_vm_readv */
+    int status;             /* ABC_OK, or why the communicator ended */
+    bool starting;          /* this pass announces and matches messages, but copies no long ones: the caller has more to start */
+    bool undecided;         /* the queue's first operation takes one sequence or several: see run_offer.c */
+    bool header_stored;     /* run_tiny.c has stored the header of next_sequence, for the queue's first request */
     struct abci_tiny *short_out; /* whose header that is, and the chain up to it */
     uint32_t short_chain;
     uint64_t looked;                        /* run_tiny.c: ticks at the last look at the clock */

@@ -20,6 +20,8 @@ struct abci_outbound {
     uint64_t waiting; /* slots whose message keeps its sender: its bytes are read where they are, or come through the tiles */
     uint64_t filled;  /* tiles */
     uint8_t next;     /* slot of the next message: kept free for it, and known to the receiver */
+    uint8_t heads;    /* bit h: a message that the receiver has not taken, as far as is known, has its head there */
+    uint8_t head_slot[ABCI_MAIL_HEADS];         /* whose slot is this */
     struct abc_request *pending, **pending_end; /* for which there is no slot yet, in order */
     struct abc_request *tiled;                  /* whose bytes the receiver wants through the tiles */
     struct abc_request *in_slot[ABCI_MAIL_SLOTS];
@@ -87,6 +89,17 @@ static inline bool abci_mail_is_send(const struct abc_request *q)
 static inline uint64_t abci_mail_bytes(const struct abc_request *q)
 {
     return q->mail.bytes;
+}
+/*
+ * Tiles that are copied and told as one, beginning with the `at`-th since ever: few of a short message, which should flow; more of
+ * a long one, for each costs a hand-off, and between distant cores short copies are slower.
+ */
+static inline uint64_t abci_mail_group(const struct abc_request *q, uint64_t at)
+{
+    uint64_t left = (q->mail.bytes - q->mail.moved + ABCI_MAIL_TILE - 1) / ABCI_MAIL_TILE;
+    uint64_t group = q->mail.bytes < 256 << 10 ? 1 : 4, to_end = ABCI_MAIL_TILES - at % ABCI_MAIL_TILES;
+    group = group < left ? group : left;
+    return group < to_end ? group : to_end;
 }
 static inline void abci_mail_append(struct abc_request ***end, struct abc_request *q)
 {

@@ -70,6 +70,19 @@ static int finish(struct abci_engine *e, struct abci_inbound *in, struct abc_req
     return 1;
 }
 
+/* Where the bytes of a short message are; NULL: it is long, or cannot be mapped (the general way says so). */
+static const char *short_bytes(struct abci_engine *e, const struct abci_inbound *in, int slot, int source, uint64_t bytes)
+{
+    const struct abci_mail_slot *s = &in->box->slot[slot];
+    if (s->mode == ABCI_MAIL_IN_LINE && bytes <= ABCI_MAIL_LINE)
+        return (const char *)s->payload;
+    if (s->mode == ABCI_MAIL_IN_PAGE && bytes <= ABCI_MAIL_EAGER)
+        return (const char *)in->box->page[slot];
+    if (s->mode == ABCI_MAIL_IN_HEAD && bytes <= ABCI_MAIL_HEAD)
+        return abci_segment_at(e->shm->peer[source].segment, s->head, bytes);
+    return NULL;
+}
+
 /* The message is for this receive. 1: complete, or being pulled. Negative: the communicator has failed, the receive is nowhere. */
 static int deliver(struct abci_engine *e, struct abc_request *q, int source, int slot)
 {
@@ -88,13 +101,10 @@ static int deliver(struct abci_engine *e, struct abc_request *q, int source, int
         return 1;
     }
     uint64_t bytes = s->count * q->shape.element;
-    if (s->mode == ABCI_MAIL_IN_LINE && bytes <= ABCI_MAIL_LINE) {
+    const char *from = short_bytes(e, in, slot, source, bytes);
+    if (from) {
         if (bytes)
-            memcpy(q->out, s->payload, bytes);
-        return finish(e, in, q);
-    }
-    if (s->mode == ABCI_MAIL_IN_PAGE && bytes <= ABCI_MAIL_EAGER) {
-        memcpy(q->out, in->box->page[slot], bytes);
+            memcpy(q->out, from, bytes);
         return finish(e, in, q);
     }
     q->mail.mode = s->mode;
@@ -209,12 +219,13 @@ bool abci_receive_brief(struct abci_engine *e, const struct abci_brief *b)
             return false;
         abci_pause();
     }
-    if ((s->tag != b->tag && b->tag != ABC_ANY_TAG) || s->type != b->type || s->count > b->count || s->mode > ABCI_MAIL_IN_PAGE)
+    if ((s->tag != b->tag && b->tag != ABC_ANY_TAG) || s->type != b->type || s->count > b->count)
         return false;
     uint64_t bytes = s->count * b->element;
-    if (bytes > (s->mode == ABCI_MAIL_IN_LINE ? ABCI_MAIL_LINE : ABCI_MAIL_EAGER))
+    const char *from = short_bytes(e, in, slot, b->peer, bytes);
+    if (!from)
         return false;
-    memcpy(b->out, s->mode == ABCI_MAIL_IN_LINE ? s->payload : in->box->page[slot], bytes);
+    memcpy(b->out, from, bytes);
     abc_received got = {.source = b->peer, .tag = s->tag, .count = s->count, .type = (abc_type)s->type};
     uint8_t next = s->next % ABCI_MAIL_SLOTS;
     ABCI_HOOK(e->shm->rank, (uint32_t)in->number, ABCI_STOP_TAKE);
@@ -250,27 +261,46 @@ int abci_receive_first(struct abci_engine *e, struct abc_request *q)
 
 /* ---- Long messages ---- */
 
-/* Tiles of the message: ask for them, then copy what is there. */
+/* What is there of the message already. 1 something, 0 nothing, negative: failed. */
+static int copy_head(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
+{
+    uint64_t head = in->box->slot[q->mail.slot].head, n = q->mail.bytes < ABCI_MAIL_HEAD ? q->mail.bytes : ABCI_MAIL_HEAD;
+    const char *from = head ? abci_segment_at(e->shm->peer[source].segment, head, n) : NULL;
+    if (head && !from)
+        return cannot(e, abci_error(ABC_ERR_MEMORY, "cannot map the shared memory of rank %d (ulimit -v?)", source), source);
+    if (head) {
+        abci_copy(q->out, NULL, from, n, q->mail.bytes >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+        q->mail.moved = n;
+    }
+    return head != 0;
+}
+
+/* Tiles of the message: ask for them, then copy what is there. The sender fills tiles while the head is being copied. */
 static int drain_tiles(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
 {
     struct abci_mailbox *box = in->box;
     int moved = 0;
     if (q->mail.moved == 0 && atomic_load_explicit(&box->wanted, memory_order_relaxed) != q->mail.number) {
         abci_mail_tell(e->shm, &box->wanted, q->mail.number);
+        if (copy_head(e, in, q, source) < 0)
+            return ABC_ERR_MEMORY;
         moved = 1;
     }
     uint64_t filled = abci_mail_seen(&box->filled);
-    const char *tiles = NULL;
+    const char *from = NULL;
     if (filled != in->drained)
-        tiles = abci_segment_at(e->shm->peer[source].segment, box->tiles, (uint64_t)ABCI_MAIL_TILE * ABCI_MAIL_TILES);
-    if (filled != in->drained && !tiles)
+        from = abci_segment_at(e->shm->peer[source].segment, box->tiles, ABCI_MAIL_TILE * ABCI_MAIL_TILES);
+    if (filled != in->drained && !from)
         return cannot(e, abci_error(ABC_ERR_MEMORY, "cannot map the tiles of rank %d (ulimit -v?)", source), source);
     for (; in->drained != filled && q->mail.moved < q->mail.bytes; moved = 1) {
-        uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_TILE ? left : ABCI_MAIL_TILE;
-        abci_copy(q->out + q->mail.moved, NULL, tiles + in->drained % ABCI_MAIL_TILES * ABCI_MAIL_TILE, n,
+        uint64_t left = q->mail.bytes - q->mail.moved, tiles = abci_mail_group(q, in->drained);
+        tiles = tiles < filled - in->drained ? tiles : filled - in->drained;
+        uint64_t n = tiles * ABCI_MAIL_TILE < left ? tiles * ABCI_MAIL_TILE : left;
+        abci_copy(q->out + q->mail.moved, NULL, from + in->drained % ABCI_MAIL_TILES * ABCI_MAIL_TILE, n,
                   q->mail.bytes >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
         q->mail.moved += n;
-        abci_mail_tell(e->shm, &box->drained, ++in->drained);
+        in->drained += tiles;
+        abci_mail_tell(e->shm, &box->drained, in->drained);
     }
     return moved;
 }
@@ -279,7 +309,8 @@ static int drain_tiles(struct abci_engine *e, struct abci_inbound *in, struct ab
 static int read_piece(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
 {
     uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_QUANTUM ? left : ABCI_MAIL_QUANTUM;
-    uint64_t from = in->box->slot[q->mail.slot].place + q->mail.moved;
+    const struct abci_mail_slot *s = &in->box->slot[q->mail.slot];
+    uint64_t from = (q->mail.mode == ABCI_MAIL_IN_HEAD ? s->head : s->place) + q->mail.moved;
     char *to = q->out + q->mail.moved;
     q->mail.moved += n;
     if (q->mail.mode == ABCI_MAIL_REMOTE) {
@@ -320,7 +351,7 @@ int abci_receive_advance(struct abci_engine *e, int source)
         if (moved < 0)
             return moved;
     }
-    if (in->pulls) {
+    if (in->pulls && !e->starting) {
         int r = pull(e, source);
         if (r < 0)
             return r;

@@ -57,13 +57,51 @@ static bool find_slot(struct abci_outbound *out, uint8_t *after)
     return true;
 }
 
-static uint8_t mode_of(const struct abci_engine *e, const struct abc_request *q)
+/* Heads whose message has been taken, as far as is known. */
+static void free_heads(struct abci_outbound *out)
+{
+    for (int h = 0; h < ABCI_MAIL_HEADS; h++)
+        if (!((out->used ^ out->taken) >> out->head_slot[h] & 1))
+            out->heads &= (uint8_t) ~(1u << h);
+}
+
+/* A free head, or -1. Acquire: as in find_slot. */
+static int find_head(struct abci_outbound *out)
+{
+    enum { ALL = (1u << ABCI_MAIL_HEADS) - 1 };
+    if (out->heads == ALL)
+        free_heads(out);
+    if (out->heads == ALL) {
+        out->taken = abci_mail_seen(&out->box->taken);
+        free_heads(out);
+    }
+    return out->heads == ALL || !out->tiles ? -1 : __builtin_ctz(~(unsigned)out->heads);
+}
+
+/* The first bytes of a message, at most what fits, to a head; how many. */
+static uint64_t copy_to_head(struct abci_outbound *out, struct abci_mail_slot *s, int head, const char *in, uint64_t bytes)
+{
+    uint64_t at = ABCI_MAIL_TILE * ABCI_MAIL_TILES + (uint64_t)head * ABCI_MAIL_HEAD;
+    uint64_t n = bytes < ABCI_MAIL_HEAD ? bytes : ABCI_MAIL_HEAD;
+    s->head = out->box->tiles + at;
+    out->heads |= (uint8_t)(1u << head);
+    out->head_slot[head] = (uint8_t)(s - out->box->slot);
+    abci_copy(out->tiles + at, NULL, in, n, ABCI_STORE_PLAIN);
+    return n;
+}
+
+/* Before a slot gets another message: the one before it has been taken. */
+static void forget_head(struct abci_outbound *out, int slot)
+{
+    for (int h = 0; out->heads >> h; h++)
+        if (out->heads >> h & 1 && out->head_slot[h] == slot)
+            out->heads &= (uint8_t) ~(1u << h);
+}
+
+/* How the bytes go when they fit neither line nor page. */
+static uint8_t long_mode(const struct abci_engine *e, const struct abc_request *q)
 {
     uint64_t bytes = q->mail.bytes;
-    if (bytes <= ABCI_MAIL_LINE)
-        return ABCI_MAIL_IN_LINE;
-    if (bytes <= ABCI_MAIL_EAGER)
-        return ABCI_MAIL_IN_PAGE;
     if (q->mail.peer == e->shm->rank)
         return ABCI_MAIL_OWN;
     if (q->is_direct[ABCI_IN])
@@ -73,46 +111,65 @@ static uint8_t mode_of(const struct abci_engine *e, const struct abc_request *q)
     return ABCI_MAIL_TILED;
 }
 
-/* The next slot is taken: all of its line but number and bytes. */
-static struct abci_mail_slot *begin(struct abci_engine *e, struct abci_outbound *out, uint8_t after, uint8_t mode)
+/* The next slot is this message's. */
+static struct abci_mail_slot *begin(struct abci_engine *e, struct abci_outbound *out, uint8_t after)
 {
     struct abci_mail_slot *s = &out->box->slot[out->next];
+    if (ABCI_UNLIKELY(out->heads))
+        forget_head(out, out->next);
     out->used ^= 1ull << out->next;
     out->next = after;
     out->number++;
-    s->mode = mode;
     s->next = after;
     if (abci_mutated("c1_mail_before_copy")) {
+        s->mode = ABCI_MAIL_IN_PAGE;
         abci_mail_publish(e->shm, s, out->number);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     return s;
 }
 
-static void copy_in(struct abci_outbound *out, struct abci_mail_slot *s, const char *in, uint64_t bytes)
+/* The bytes of a short message; which way they go. */
+static uint8_t copy_in(struct abci_outbound *out, struct abci_mail_slot *s, const char *in, uint64_t bytes)
 {
-    if (bytes > ABCI_MAIL_LINE)
+    if (bytes > ABCI_MAIL_LINE) {
         memcpy(out->box->page[s - out->box->slot], in, bytes);
-    else if (bytes)
+        return ABCI_MAIL_IN_PAGE;
+    }
+    if (bytes)
         memcpy(s->payload, in, bytes);
+    return ABCI_MAIL_IN_LINE;
+}
+
+/* A long message: its head goes out with its line, if there is a free one and the receiver cannot read all of it where it is. */
+static uint8_t put_long(struct abci_engine *e, struct abci_outbound *out, struct abc_request *q, struct abci_mail_slot *s)
+{
+    uint8_t mode = long_mode(e, q);
+    int status, head = -1;
+    s->head = 0;
+    s->place = mode == ABCI_MAIL_DIRECT ? q->direct[ABCI_IN] : (uint64_t)(uintptr_t)q->in;
+    if (mode != ABCI_MAIL_TILED)
+        return mode;
+    if (!out->tiles)
+        out->tiles = abci_mail_tiles(e->shm, q->mail.peer, &status); /* without, fill_tiles says why */
+    head = find_head(out);
+    if (head >= 0)
+        q->mail.moved = copy_to_head(out, s, head, q->in, q->mail.bytes);
+    return q->mail.moved == q->mail.bytes ? ABCI_MAIL_IN_HEAD : mode;
 }
 
 /* Put the message into its slot. True when the sender may have its buffer back. */
 static bool put(struct abci_engine *e, struct abci_outbound *out, struct abc_request *q, uint8_t after)
 {
     int slot = out->next;
-    uint8_t mode = mode_of(e, q);
-    bool over = mode <= ABCI_MAIL_IN_PAGE;
-    struct abci_mail_slot *s = begin(e, out, after, mode);
+    struct abci_mail_slot *s = begin(e, out, after);
     q->mail.number = out->number;
-    q->mail.mode = mode;
     s->count = q->id.count;
     s->tag = q->tag;
     s->type = q->id.type;
-    if (over)
-        copy_in(out, s, q->in, q->mail.bytes);
-    else
-        s->place = mode == ABCI_MAIL_DIRECT ? q->direct[ABCI_IN] : (uint64_t)(uintptr_t)q->in;
+    s->mode = q->mail.bytes <= ABCI_MAIL_EAGER ? copy_in(out, s, q->in, q->mail.bytes) : put_long(e, out, q, s);
+    q->mail.mode = s->mode;
+    bool over = s->mode <= ABCI_MAIL_IN_HEAD;
     ABCI_HOOK(e->shm->rank, (uint32_t)q->mail.number, ABCI_STOP_SEND);
     if (!over) {
         out->waiting |= 1ull << slot;
@@ -146,13 +203,21 @@ bool abci_send_brief(struct abci_engine *e, const struct abci_brief *b)
     struct abci_outbound *out = e->mail->out[b->peer];
     uint64_t bytes = b->count * b->element;
     uint8_t after;
-    if (!out || bytes > ABCI_MAIL_EAGER || has_left(e, b->peer) || !find_slot(out, &after))
+    int head = -1;
+    if (!out || bytes > ABCI_MAIL_HEAD || has_left(e, b->peer) || !find_slot(out, &after))
         return false;
-    struct abci_mail_slot *s = begin(e, out, after, bytes > ABCI_MAIL_LINE ? ABCI_MAIL_IN_PAGE : ABCI_MAIL_IN_LINE);
+    if (bytes > ABCI_MAIL_EAGER && (b->peer == e->shm->rank || (head = find_head(out)) < 0))
+        return false;
+    struct abci_mail_slot *s = begin(e, out, after);
     s->count = b->count;
     s->tag = b->tag;
     s->type = b->type;
-    copy_in(out, s, b->in, bytes);
+    if (head < 0) {
+        s->mode = copy_in(out, s, b->in, bytes);
+    } else {
+        s->mode = ABCI_MAIL_IN_HEAD;
+        copy_to_head(out, s, head, b->in, bytes);
+    }
     ABCI_HOOK(e->shm->rank, (uint32_t)out->number, ABCI_STOP_SEND);
     abci_mail_publish(e->shm, s, out->number);
     abci_mail_note(e, b, out->number);
@@ -202,12 +267,16 @@ static int fill_tiles(struct abci_engine *e, struct abci_outbound *out, int peer
             return cannot(e, status);
     }
     uint64_t drained = abci_mail_seen(&out->box->drained);
-    for (; q->mail.moved < q->mail.bytes && out->filled - drained < ABCI_MAIL_TILES; moved = 1) {
-        uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_TILE ? left : ABCI_MAIL_TILE;
+    for (; q->mail.moved < q->mail.bytes; moved = 1) {
+        uint64_t left = q->mail.bytes - q->mail.moved, tiles = abci_mail_group(q, out->filled), n = tiles * ABCI_MAIL_TILE;
+        if (out->filled + tiles - drained > ABCI_MAIL_TILES)
+            break;
+        n = n < left ? n : left;
         abci_copy(out->tiles + out->filled % ABCI_MAIL_TILES * ABCI_MAIL_TILE, NULL, q->in + q->mail.moved, n,
                   e->machine.stream_shared ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
         q->mail.moved += n;
-        abci_mail_tell(e->shm, &out->box->filled, ++out->filled);
+        out->filled += tiles;
+        abci_mail_tell(e->shm, &out->box->filled, out->filled);
     }
     return moved;
 }

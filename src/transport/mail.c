@@ -59,7 +59,7 @@ char *abci_mail_tiles(struct abci_shm *shm, int peer, int *status)
     *status = ABC_OK;
     if (own->tiles)
         return own->tiles;
-    *status = abci_segment_alloc((uint64_t)ABCI_MAIL_TILE * ABCI_MAIL_TILES, &memory, &own->box->tiles);
+    *status = abci_segment_alloc(ABCI_MAIL_TILE * ABCI_MAIL_TILES + ABCI_MAIL_HEAD * ABCI_MAIL_HEADS, &memory, &own->box->tiles);
     if (*status == ABC_OK)
         own->tiles = memory;
     return own->tiles;

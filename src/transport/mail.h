@@ -13,18 +13,22 @@
 #define ABCI_MAIL_SLOTS 64
 #define ABCI_MAIL_LINE 40            /* bytes of a message that travel in its line */
 #define ABCI_MAIL_EAGER 4096         /* ... in its page */
-#define ABCI_MAIL_TILE (64u << 10)   /* longer ones are copied through tiles, once the receiver has asked for them, */
-#define ABCI_MAIL_TILES 4            /* or read where they are */
+#define ABCI_MAIL_HEAD (16u << 10)   /* ... or before it is asked for, in one of a few larger pages, as far as it fits; */
+#define ABCI_MAIL_HEADS 4            /* those are used by turns, and few, so that they stay in the caches */
+#define ABCI_MAIL_TILE (16u << 10)   /* the rest is copied through tiles, once the receiver has asked for it, */
+#define ABCI_MAIL_TILES 16           /* or all is read where it is */
 #define ABCI_MAIL_QUANTUM (1u << 20) /* bytes that are read of one message before others get their turn */
 
 /* Where the bytes of a message are. */
 enum abci_mail_mode {
     ABCI_MAIL_IN_LINE,
     ABCI_MAIL_IN_PAGE,
-    ABCI_MAIL_DIRECT, /* place: offset in the sender's segment */
-    ABCI_MAIL_REMOTE, /* place: address in the sender's process, for process_vm_readv */
-    ABCI_MAIL_OWN,    /* place: address; the sender is the receiver */
-    ABCI_MAIL_TILED   /* come through the tiles when the receiver has named the message in `wanted` */
+    ABCI_MAIL_IN_HEAD, /* head: offset in the sender's segment */
+    ABCI_MAIL_DIRECT,  /* place: offset in the sender's segment */
+    ABCI_MAIL_REMOTE,  /* place: address in the sender's process, for process_vm_readv */
+    ABCI_MAIL_OWN,     /* place: address; the sender is the receiver */
+    ABCI_MAIL_TILED    /* come through the tiles when the receiver has named the message in `wanted`; unless `head` is 0, so many as
+                          a head holds are there already */
 };
 
 /* One message. The sender writes everything, then `number` (release); the receiver loads `number` (acquire) until it is the one
@@ -38,7 +42,9 @@ struct abci_mail_slot {
     uint8_t spare;
     union {
         uint8_t payload[ABCI_MAIL_LINE];
-        uint64_t place;
+        struct {
+            uint64_t place, head;
+        };
     };
 };
 _Static_assert(sizeof(struct abci_mail_slot) == ABCI_LINE, "a message is one line");
@@ -53,7 +59,10 @@ struct abci_mailbox {
     _Alignas(4096) uint8_t page[ABCI_MAIL_SLOTS][ABCI_MAIL_EAGER];
 };
 
-/* The own mailbox to a peer, and its tiles: made on first use, freed with the control block. NULL: *status has the reason. */
+/*
+ * The own mailbox to a peer, and its tiles, behind which the heads lie: made on first use, freed with the control block. NULL:
+ * *status has the reason.
+ */
 struct abci_mailbox *abci_mail_open(struct abci_shm *shm, int peer, int *status);
 char *abci_mail_tiles(struct abci_shm *shm, int peer, int *status);
 /* The mailbox of a peer to this rank. NULL: there is none yet, or *status is an error. */

@@ -61,6 +61,23 @@ def test_collectives():
     expect(done.returncode == 0 and len(rows(done.stdout)) == 1, "barrier runs", done.stdout + done.stderr)
 
 
+def test_messages():
+    done = run(2, "sendrecv", "-b", "8", "-e", "32K", "-f", "64", "-n", "4", "-d", "f32,i8", "--mem", "both")
+    table = rows(done.stdout)
+    expect(done.returncode == 0 and [r[0] for r in table] == ["8", "512", "32768"] * 4, "messages are measured", done.stdout + done.stderr)
+    for r in table:
+        expect(len(r) == 16 and r[9] == r[15] == "0", "a value in each column, nothing is wrong", " ".join(r))
+        expect(all(float(r[k]) > 0 for k in (4, 6, 10, 12)), "times are positive", " ".join(r))
+    done = run(2, "sendrecv", "-b", "8", "-e", "8", "-n", "3", "--json", "-")
+    row = json.loads(done.stdout)["rows"][0]
+    expect(row["bytes"] == 8 and row["one_way"]["wrong"] == 0 and row["both_ways"]["bound_us"] >= 0, "messages as JSON", done.stdout)
+    done = run(2, "sendrecv", "-b", "8", "-e", "8", "-n", "3", "--corrupt")
+    expect(done.returncode != 0 and "FAILED" in done.stdout, "a wrong message does not pass", done.stdout + done.stderr)
+    for ranks, args, words in ((3, [], "between 2 ranks, not 3"), (2, ["--algo", "ring"], "--algo means nothing for sendrecv")):
+        done = run(ranks, "sendrecv", *args)
+        expect(done.returncode != 0 and words in done.stderr, f"refused: {words}", done.stderr)
+
+
 def test_choices():
     done = run(2, "allreduce", "-b", "1K", "-e", "1K", "-n", "2", "-d", "all", "-o", "all")
     expect(len(rows(done.stdout)) == 140, "all types and operations", done.stdout + done.stderr)

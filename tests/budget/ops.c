@@ -49,6 +49,8 @@ static const struct shape {
     {"scatter", ABC_SCATTER, 1},
     {"alltoall", ABC_ALLTOALL, 0}, /* of the rooted ones rank 0 reads */
     {"exscan", ABC_EXSCAN, 0},     /* and writes its input only */
+    {"allgatherv", ABC_ALLGATHERV, 0},
+    {"alltoallv", ABC_ALLTOALLV, 0}, /* with equal blocks, and no offsets */
     {"send", ABC_SEND, 1},
     {"recv", ABC_RECV, 1}, /* the message is there already */
 };
@@ -61,6 +63,7 @@ static struct side {
     abc_comm *comm;
     char *in, *out;
     abc_call call;
+    uint64_t counts[NRANKS];
     abc_request *request;
 } side[NRANKS];
 
@@ -186,6 +189,10 @@ static void run_case(const struct shape *shape, uint32_t bytes, enum mode mode)
         side[r].call.out = side[r].out;
         side[r].call.count = bytes / sizeof(float);
         side[r].call.root = message ? 1 - r : shape->root;
+        for (int k = 0; k < NRANKS; k++)
+            side[r].counts[k] = side[r].call.count;
+        side[r].call.in_counts = shape->collective == ABC_ALLTOALLV ? side[r].counts : NULL;
+        side[r].call.out_counts = shape->collective == ABC_ALLTOALLV || shape->collective == ABC_ALLGATHERV ? side[r].counts : NULL;
         side[r].request = NULL;
     }
     for (int i = 0; i < operations_of(bytes); i++) /* plans, staging, what is kept from call to call */

@@ -160,6 +160,59 @@ static bool the_end(struct rank *r, bool mismatch)
     return check_status(r, abc_comm_destroy(c), wanted, "destroy says so") && ok;
 }
 
+#define ROOM 90000u /* elements: chunks, and more than are read in a moment */
+
+/* Everything where peers read it. Whoever gets an operation back uses its buffers at once, also after an abort: nobody may still
+ * read them. */
+static bool reuse_after_abort(struct rank *r, int round, float *in, float *out)
+{
+    abc_comm *c = NULL;
+    abc_request *q = NULL, *receive = NULL;
+    abc_call call;
+    static const abc_collective kinds[] = {ABC_ALLREDUCE, ABC_BROADCAST, ABC_ALLTOALL, ABC_REDUCE, ABC_SEND, ABC_ALLGATHER};
+    abc_collective kind = kinds[round % 6];
+    int right = (r->rank + 1) % r->nranks, left = (r->rank + r->nranks - 1) % r->nranks;
+    bool wide = kind == ABC_ALLTOALL || kind == ABC_ALLGATHER, ok = true;
+    if (!check_status(r, abc_comm_split(r->comm, 0, 0, &c), ABC_OK, "split"))
+        return false;
+    abc_call_init(&call, kind);
+    call.in = in;
+    call.out = out;
+    call.count = wide ? ROOM / (uint64_t)r->nranks : ROOM;
+    call.root = kind == ABC_SEND ? right : round % r->nranks;
+    for (int i = 0; i < 4 && ok; i++) { /* the abort comes into one of them, or into none */
+        for (unsigned k = 0; k < ROOM; k++)
+            in[k] = out[k] = (float)(r->rank + i);
+        if (kind == ABC_SEND)
+            abc_recv_start(out, ROOM, ABC_F32, left, 0, c, NULL, &receive);
+        int status = abc_start(c, &call, &q);
+        if (i == 2 && r->rank == round % r->nranks) {
+            random_nap(r, 200);
+            abc_comm_abort(c, "in the middle");
+        }
+        status = status == ABC_OK ? abc_wait(&q) : status;
+        if (receive)
+            abc_wait(&receive);
+        ok = check(r, status == ABC_OK || status == ABC_ERR_ABORTED, "kind %d: %s", (int)kind, abc_status_name(status));
+    }
+    for (unsigned k = 0; k < ROOM; k++)
+        in[k] = out[k] = -1;
+    abc_comm_destroy(c);
+    return ok;
+}
+
+static bool aborts(struct rank *r)
+{
+    void *memory[2] = {0};
+    bool ok = check_status(r, abc_mem_alloc(ROOM * sizeof(float), &memory[0]), ABC_OK, "memory") &&
+              check_status(r, abc_mem_alloc(ROOM * sizeof(float), &memory[1]), ABC_OK, "memory");
+    for (int round = 0; round < 18 && ok; round++)
+        ok = reuse_after_abort(r, round, memory[0], memory[1]);
+    abc_mem_free(memory[0]);
+    abc_mem_free(memory[1]);
+    return ok;
+}
+
 struct seat {
     struct board *board;
     int rank, nranks, progress;
@@ -172,7 +225,7 @@ static void *be_rank(void *argument)
         .rank = seat->rank, .nranks = seat->nranks, .threads = true, .board = seat->board, .random = (uint64_t)seat->rank + 1};
     bool ok = check_status(&r, rank_create(&r, seat->progress, 0, &r.comm), ABC_OK, "create");
     ok = ok && (r.nranks < RANKS || some_cases(&r)) && some_requests(&r) && short_ones(&r) && two_threads(&r) && some_splits(&r) &&
-         the_end(&r, true) && the_end(&r, false);
+         aborts(&r) && the_end(&r, true) && the_end(&r, false);
     ok = ok && check_status(&r, abc_comm_destroy(r.comm), ABC_OK, "destroy");
     check(&r, ok, "failed");
     return NULL;

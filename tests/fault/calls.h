@@ -6,6 +6,15 @@
 #define TEST_FAULT_CALLS_H
 
 #include <stdbool.h>
+#include <sys/syscall.h>
+
+/* Machines without these calls never make them. */
+#ifndef SYS_open
+#define SYS_open (-1L)
+#endif
+#ifndef SYS_poll
+#define SYS_poll (-1L)
+#endif
 
 /* Called in a signal handler, in any thread. True: the call is not carried out (but close, which always closes) and returns
  * *result, which is -errno. */

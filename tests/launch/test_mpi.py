@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """test_mpi.py - the same program under `abcomm run` and under mpirun of Open MPI 4 and 5, MPICH and Intel MPI; a program that uses MPI
-as well, in either order; and examples/mpi.c. usage: test_mpi.py BUILD ROOT
+as well, in either order; examples/mpi.c; and random programs whose results must be those of Open MPI. usage: test_mpi.py BUILD ROOT
 """
 import os
 import shutil
@@ -100,6 +100,18 @@ def example(find):
     assert code == 0 and output.count("of 3: the sum is 6, MPI says 6") == 3, f"exit code {code}\n{output}"
 
 
+def random_programs():
+    """200 random programs, done by Open MPI and by the library, with the same results; ten times as many in the full run."""
+    mpi = open_mpi_4()
+    program = compile_with(mpi, "tests/launch/differ.c")
+    seed, each = int(os.environ.get("ABC_TEST_SEED") or 1), 500 if os.environ.get("ABC_TEST_FULL") else 50
+    for ranks in (2, 3, 4, 6):
+        print(f"differ: {ranks} ranks, programs {seed} to {seed + each - 1}")
+        code, output = run(mpi.start(ranks, program, str(seed), str(each)), **mpi.env)
+        assert code == 0 and f"{each} programs" in output, f"exit code {code}\n{output}"
+        seed += each
+
+
 def one_rank_stays_away():
     """A rank that never creates a communicator: the others say so in time and the job ends."""
     mpi = mpich("mpirun")
@@ -126,6 +138,7 @@ for title, finder in (("Open MPI 4", open_mpi_4), ("Open MPI 5", open_mpi_5), ("
                       ("Intel MPI", intel_mpi)):
     case(f"{title}: beside MPI calls", beside_mpi, finder)
     case(f"{title}: examples/mpi.c", example, finder)
+case("Open MPI 4: random programs have the same results", random_programs)
 case("after MPI_Finalize", after_finalize)
 case("one rank stays away", one_rank_stays_away)
 case("interface by name", wrong_interface)

@@ -9,8 +9,8 @@
 #include "../engine/harness.h"
 #include "bytes.h"
 
-static const size_t sizes[] = {0,    1,    8,     39,    40,     41,     64,      500,     4095,          4096,
-                               4097, 9001, 65535, 65536, 200001, 300000, 1048576, 1048577, (3u << 20) + 5};
+static const size_t sizes[] = {0,    1,     8,     39,    40,    41,     64,     500,     4095,    4096,          4097,
+                               9001, 16384, 16385, 65535, 65536, 200001, 300000, 1048576, 1048577, (3u << 20) + 5};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 #define LARGEST ((3u << 20) + 5)
 
@@ -124,6 +124,31 @@ static int large_out_of_order(struct rank *r)
     }
     free(a);
     free(b);
+    return 0;
+}
+
+/* More messages with a head than there are heads, received in any order; in each round slots and heads are used again. */
+static int heads_out_of_order(struct rank *r)
+{
+    enum { N = 40000, EACH = 7, ROUNDS = 40 };
+    static const size_t lengths[EACH] = {9000, 16384, N, 5000, 16385, 8, 12000};
+    unsigned char *buffer = malloc((size_t)N * EACH);
+    abc_request *q[EACH];
+    for (int round = 0; round < ROUNDS && r->rank == 0; round++) {
+        for (int i = 0; i < EACH; i++) {
+            bytes_fill(buffer + (size_t)i * N, lengths[i], bytes_key(0, i, round));
+            check_status(r, abc_send_start(buffer + (size_t)i * N, lengths[i], ABC_U8, 1, i, r->comm, &q[i]), ABC_OK, "start");
+        }
+        for (int i = 0; i < EACH; i++)
+            check_status(r, abc_wait(&q[i]), ABC_OK, "wait");
+    }
+    for (int k = 0; k < ROUNDS * EACH && r->rank == 1; k++) {
+        int round = k / EACH, tag = (k * 3 + round) % EACH;
+        check_status(r, abc_recv(buffer, N, ABC_U8, 0, tag, r->comm, NULL), ABC_OK, "recv");
+        check(r, bytes_wrong(buffer, lengths[tag], bytes_key(0, tag, round)) == lengths[tag], "round %d, tag %d: wrong", round,
+              tag);
+    }
+    free(buffer);
     return 0;
 }
 
@@ -286,6 +311,7 @@ int main(int argc, char **argv)
         {"by tag", by_tag, 2},
         {"one stays", one_stays, 2},
         {"large, order", large_out_of_order, 2},
+        {"heads, order", heads_out_of_order, 2},
         {"to oneself", to_oneself, 2},
         {"alone", to_oneself, 1},
         {"around", around, 4},

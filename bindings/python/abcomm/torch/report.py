@@ -58,9 +58,11 @@ class Usage:
 
     def explain(self) -> None:
         """Ask the library how the largest call of each operation is done, while it is there to be asked."""
-        explain: Callable[..., str] | None = self._comm and self._comm.explain
+        if self._comm is None or self._comm.closed:
+            return
+        explain: Callable[..., str] = self._comm.explain
         for row in self.rows.values():
-            if row.call is None or explain is None:
+            if row.call is None:
                 continue
             try:
                 row.way = explain(*row.call[:5], None, *row.call[5:])
