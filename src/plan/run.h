@@ -145,9 +145,9 @@ struct abci_counts {
  */
 int abci_counts_settle(struct abci_engine *engine, struct abc_request *request);
 
-#define ABCI_EAGER (16 << 10) /* IN areas up to this size are staged before the header is stored */
-#define ABCI_TINY_MAX ABCI_EAGER
-#define ABCI_TINY_KINDS 16 /* a power of two; two kinds may want the same place, then each makes the other forgotten */
+#define ABCI_EAGER (16 << 10)    /* IN areas up to this size are staged before the header is stored */
+#define ABCI_TINY_MAX (64 << 10) /* with two ranks, in ordinary memory; else ABCI_EAGER */
+#define ABCI_TINY_KINDS 16       /* a power of two; two kinds may want the same place, then each makes the other forgotten */
 
 /* What is left to do when the peers' pieces are known. NONE: an empty place. */
 enum abci_tiny_work { ABCI_TINY_NONE, ABCI_TINY_REDUCE, ABCI_TINY_MOVE };
@@ -156,6 +156,7 @@ enum abci_tiny_work { ABCI_TINY_NONE, ABCI_TINY_REDUCE, ABCI_TINY_MOVE };
 struct abci_tiny {
     uint8_t work;
     bool staged;                    /* this rank's input does not fit its header: it is staged */
+    bool large;                     /* more than ABCI_EAGER: not for buffers in the arena */
     bool reads_staged;              /* so do the inputs that it reads */
     bool listens;                   /* this rank shows nothing, but reads */
     bool moves_own;                 /* MOVE: from IN + own to OUT + own_to, too */

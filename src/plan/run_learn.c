@@ -189,7 +189,8 @@ static bool learn_header(struct abci_tiny *t, const struct abc_request *q)
     const struct abci_runnable *run = q->run;
     uint64_t end = abci_part_end(&q->shape, ABCI_IN);
     bool in_header = end <= ABCI_INLINE_HEADER;
-    if (abci_part_area(&q->shape, ABCI_IN) > ABCI_EAGER || !run->in_by_lead || run->publishes_out || run->keeps_staging)
+    if (abci_part_area(&q->shape, ABCI_IN) > (t->large ? ABCI_TINY_MAX : ABCI_EAGER) || !run->in_by_lead || run->publishes_out ||
+        run->keeps_staging)
         return false;
     t->staged = run->publishes_in && !in_header;
     t->reads_staged = t->piece && t->end > t->first && !in_header;
@@ -213,13 +214,18 @@ static struct abci_tiny *place_for(struct abci_engine *e, const struct abc_reque
     return abci_tiny_place(e, q->id.collective, q->id.count, (uint32_t)q->reduction.type, (uint32_t)q->reduction.op, q->id.root);
 }
 
+static bool is_direct(const struct abc_request *q)
+{
+    return q->is_direct[ABCI_IN] || q->is_direct[ABCI_OUT];
+}
+
 struct abci_tiny *abci_tiny_known(struct abci_engine *e, const struct abc_request *q)
 {
     struct abci_tiny *t = place_for(e, q);
     bool same = t->work != ABCI_TINY_NONE && t->like.run == q->run && t->like.id.collective == q->id.collective &&
                 t->like.id.count == q->id.count && t->like.reduction.type == q->reduction.type &&
                 t->like.reduction.op == q->reduction.op && t->like.id.root == q->id.root;
-    return same ? t : NULL;
+    return same && !(t->large && is_direct(q)) ? t : NULL;
 }
 
 void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
@@ -233,6 +239,9 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
         return;
     struct abci_tiny t;
     memset(&t, 0, sizeof t);
+    t.large = bytes > ABCI_EAGER;
+    if (t.large && (e->shm->nranks != 2 || is_direct(q) || q->id.collective != ABC_ALLREDUCE || e->machine.remote_from))
+        return;
     if (!learn_steps(&t, q) || !learn_header(&t, q))
         return;
     t.like = *q;

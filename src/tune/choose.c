@@ -17,7 +17,7 @@
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
 #define MAX_CHUNK (1u << 30)
-#define PAIR_FROM ((16u << 10) + 1) /* what is shorter goes by run_tiny.c, which knows no chunks: ABCI_EAGER */
+#define PAIR_FROM ((64u << 10) + 1) /* what is shorter goes by run_tiny.c, which knows no chunks: ABCI_TINY_MAX */
 #define CLASSES 4                   /* bit 0: one_rounding, bit 1: ordered */
 
 struct options {

@@ -98,9 +98,9 @@ static void test_two_ranks(void **state)
         assert_int_equal(abci_chooser_open(&config, &chooser), ABC_OK);
         for (int k = 0; k < 5; k++) /* a copy to two places is slower than two by memcpy */
             expect_choice(chooser, (struct abci_wish){.collective = ABC_ALLGATHER, .bytes = sizes[k]}, "oneshot", 256 << 10);
-        struct abci_wish sum = {.collective = ABC_ALLREDUCE, .bytes = 64 << 10, .one_rounding = true};
+        struct abci_wish sum = {.collective = ABC_ALLREDUCE, .bytes = 128 << 10, .one_rounding = true};
         expect_choice(chooser, sum, "oneshot", machines[m].chunk);
-        sum.bytes = 16 << 10; /* the short cut knows no chunks */
+        sum.bytes = 64 << 10; /* the short cut knows no chunks */
         expect_choice(chooser, sum, "oneshot", m == 0 ? 128 << 10 : 512 << 10);
         sum.bytes = 2 << 20;
         expect_choice(chooser, sum, "oneshot", machines[m].chunk);
