@@ -74,7 +74,8 @@ def asked_for_compiler(ops):
 
 def count(ops, only):
     """{case: (control, moving, {function: instructions})}, for one operation."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ABCOMM_", "GLIBC_TUNABLES"))}
+    foreign = ("ABCOMM_", "GLIBC_TUNABLES", "MALLOC_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     environment.update(ENVIRONMENT)
     with tempfile.TemporaryDirectory(prefix="abcomm-budget-") as place:
         out = os.path.join(place, "counts")

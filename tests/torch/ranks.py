@@ -246,6 +246,9 @@ def kinds():
     z = torch.full((3,), 1 + 1j * rank)
     dist.all_reduce(z)
     same(z, torch.full((3,), size + 1j * sum(range(size))))
+    outputs = [torch.empty(3, dtype=torch.complex64) for _ in range(size)]
+    dist.group.WORLD.allgather(outputs, torch.full((3,), 1 + 1j * rank).conj()).wait()  # conjugated when it is read
+    same(torch.cat(outputs), torch.cat([torch.full((3,), 1 - 1j * r) for r in range(size)]))
     scalar = torch.tensor(float(rank))
     dist.all_reduce(scalar)
     same(scalar, torch.tensor(float(sum(range(size)))))

@@ -9,6 +9,7 @@ import argparse
 import os
 import random
 import re
+import socket
 import sys
 import time
 from pathlib import Path
@@ -32,7 +33,10 @@ def parse() -> argparse.Namespace:
 def run(number: int, seed: int, python: Path, variables: dict[str, str]) -> tuple[str, float]:
     """What is wrong with a job, or nothing; and how long it took."""
     ranks, begin = 2 + number % 3, time.monotonic()
-    meeting = ["--standalone"] if number % 2 else ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        static = ["--master-addr", "127.0.0.1", "--master-port", free.getsockname()[1]]
+    meeting = [["--standalone"], ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], static][number % 3]
     code, said = job.run([python, "-m", "torch.distributed.run", *meeting, "--nproc-per-node", ranks, "--max-restarts", 3,
                           HERE / "restart_rank.py"], LIMIT,
                          {**variables, "RESTART_MOMENT": MOMENTS[number % len(MOMENTS)], "RESTART_SEED": str(seed + number)})

@@ -53,11 +53,11 @@ class Base(dist.ProcessGroup):
         super().__init__(rank, size)
         self._name, self._description = name, "undefined"
         self._rank, self._size = rank, size
-        self._sequence = 0
         self._timeout = timeout.total_seconds()
         self._comm = start_up.communicator(store, rank, size, self._timeout, name)
         self._pool = memory.Pool()
         self._usage = report.Usage(name, rank, size, self._comm)
+        self._before = sum(row.calls for row in self._usage.rows.values())  # of earlier groups of this name
         self._run: Callable[..., Any] = self._comm.run
         self._start: Callable[..., abcomm.Request] = self._comm.start
         self._seconds: float | None = None  # limit of operations: None: the communicator's
@@ -72,7 +72,6 @@ class Base(dist.ProcessGroup):
 
         finish: what is left to do when they are over; asynchronous: in place of options; shown: the inputs, where the calls have others.
         """
-        self._sequence += 1
         seconds = self._seconds
         if opts is not None:
             asynchronous = opts.asyncOp
@@ -179,7 +178,7 @@ class Base(dist.ProcessGroup):
     _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
+        return sum(row.calls for row in self._usage.rows.values()) - self._before
 
     def _set_sequence_number_for_group(self) -> None:
         """Numbers start with the group."""

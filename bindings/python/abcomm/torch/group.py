@@ -87,7 +87,7 @@ class Group(Base):
         """Reduce a tensor over all ranks, in place."""
         if len(given) == 1 and type(tensors) is list and len(tensors) == 1 and not profiler._is_profiler_enabled:
             tensor, opts = tensors[0], given[0]
-            known = types.SIZES.get(tensor.dtype)
+            known = types.PLAIN.get(tensor.dtype)
             if (known and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not opts.asyncOp
                     and opts.timeout < NO_TIME and (op := types.OPS.get(hash(opts.reduceOp))) is not None):
                 return self._allreduce_now(tensor, known[0], known[1], op)
@@ -95,7 +95,6 @@ class Group(Base):
 
     def _allreduce_now(self, tensor: torch.Tensor, code: int, size: int, op: int) -> dist._Work:
         """The usual call: synchronous, one contiguous tensor, the group's timeout."""
-        self._sequence += 1
         row, count, begin = self._reduced, tensor.numel(), perf_counter()
         buffer = (tensor.data_ptr(), count, code)
         try:

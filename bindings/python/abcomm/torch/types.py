@@ -29,8 +29,8 @@ _NAMES: dict[str, str] = {
 }
 # The number of each element type; types that the library does not know can be moved as bytes, but not reduced.
 CODES: dict[torch.dtype, int] = {getattr(torch, name): abcomm.types[ours][0] for name, ours in _NAMES.items() if hasattr(torch, name)}
-# The same with the bytes of an element.
-SIZES: dict[torch.dtype, tuple[int, int]] = {dtype: (code, dtype.itemsize) for dtype, code in CODES.items()}
+# The same with the bytes of an element, but for complex numbers, which may be conjugated when they are read.
+PLAIN: dict[torch.dtype, tuple[int, int]] = {dtype: (code, dtype.itemsize) for dtype, code in CODES.items() if not dtype.is_complex}
 BYTE: int = abcomm.types["u8"][0]
 
 _OPS: dict[str, str] = {"SUM": "sum", "AVG": "avg", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor",
@@ -89,9 +89,9 @@ class Outputs:
     def one(self, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
         """The tensor itself if it is contiguous, else a stand-in; reads: with the contents."""
         check(tensor)
-        if tensor.is_contiguous():
+        if as_it_lies(tensor):
             return tensor
-        stand_in = tensor.contiguous() if reads else torch.empty(tensor.shape, dtype=tensor.dtype)
+        stand_in = inputs(tensor) if reads else torch.empty(tensor.shape, dtype=tensor.dtype)
         self._pairs.append((tensor, stand_in))
         return stand_in
 
@@ -124,10 +124,15 @@ class Outputs:
         return bool(self._pairs)
 
 
+def as_it_lies(tensor: torch.Tensor) -> bool:
+    """True if the memory of a tensor is what the tensor shows: torch conjugates and negates when it reads."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def inputs(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if it is contiguous, else a copy that is."""
     check(tensor)
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+    return tensor if as_it_lies(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -135,7 +140,7 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     first = tensors[0]
     at = first.data_ptr()
     for tensor in tensors:
-        if tensor.data_ptr() != at or not tensor.is_contiguous():
+        if tensor.data_ptr() != at or not as_it_lies(tensor):
             return None
         at += tensor.numel() * tensor.element_size()
     storage = first.untyped_storage()
