@@ -31,7 +31,7 @@ MINUTES, QUICK_MINUTES = 40, 3
 RUN_LIMIT, QUICK_LIMIT = 90, 20       # seconds for one program
 FULL_SCALE, TUNING_SCALE, QUICK_SCALE = "1", "0.5", "0.05"
 MOST_BYTES, QUICK_BYTES = 32 << 20, 512 << 10
-CROWDS, CROWD_BYTES, CROWD_SCALE = (64, 128), 64 << 10, "0.1"
+CROWDS, CROWD_BYTES, CROWD_SCALE, CROWD_RUNS = (64, 128), 64 << 10, "0.1", 2
 TUNING_PART = 0.4                     # of the time, at most
 MOST_ROUNDS = 2                       # times the runs that were asked for, until each mode has enough of them
 LARGE = 200_000                       # bytes of samples that stay uncompressed
@@ -242,7 +242,8 @@ class Bench:
         for run in range(1, self.args.runs + 1):
             for ranks in self.args.ranks:
                 self.compare(run, ranks, best)
-            self.crowd(run)
+            if run <= CROWD_RUNS:
+                self.crowd(run)
         for run in range(self.args.runs + 1, MOST_ROUNDS * self.args.runs + 1):
             if self.late or 2 not in self.args.ranks or self.args.quick or not self.missing_mode():
                 break
