@@ -40,6 +40,8 @@ _ALLTOALLV = abcomm.collectives["alltoallv"]
 _SEND = abcomm.collectives["send"]
 _RECV = abcomm.collectives["recv"]
 _NO_TIME = timedelta(0)
+_USUAL = c10d.AllreduceOptions
+_PLAIN, _OPS, _STRIDED = types.PLAIN.get, types.OPS.get, torch.strided
 _MONITOR_TAG = 2**31 - 1
 _LISTS = (None, None, None, None)  # of a call, between the time and the lists: algorithm, tag, preserve, callback
 # Lists of tensors up to this size are copied to one piece of memory, because equal blocks there are quicker than blocks anywhere.
@@ -83,31 +85,30 @@ class Group(Base):
 
     # ---- reductions
 
-    def allreduce(self, tensors: Any, *given: Any, **named: Any) -> dist._Work:
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, op: Any = None) -> dist._Work:
         """Reduce a tensor over all ranks, in place."""
-        if len(given) == 1 and type(tensors) is list and len(tensors) == 1 and not profiler._is_profiler_enabled:
-            tensor, opts = tensors[0], given[0]
-            known = types.PLAIN.get(tensor.dtype)
-            if (known and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not opts.asyncOp
-                    and opts.timeout < NO_TIME and (op := types.OPS.get(hash(opts.reduceOp))) is not None):
-                return self._allreduce_now(tensor, known[0], known[1], op)
-        return self._allreduce(_listed(tensors), _options(c10d.AllreduceOptions, given, named, ("op", "timeout")))
-
-    def _allreduce_now(self, tensor: torch.Tensor, code: int, size: int, op: int) -> dist._Work:
-        """The usual call: synchronous, one contiguous tensor, the group's timeout."""
-        row, count, begin = self._reduced, tensor.numel(), perf_counter()
-        buffer = (tensor.data_ptr(), count, code)
-        try:
-            self._run(_ALLREDUCE, buffer, None, op, None, self._seconds)
-        except abcomm.Error as error:
-            raise errors.translated(error, "all_reduce", self._name) from error
-        row.calls += 1
-        size *= count
-        row.bytes += size
-        row.seconds += perf_counter() - begin
-        if size > row.largest:
-            row.largest, row.call = size, (_ALLREDUCE, buffer, None, op, None)
-        return DONE
+        # The usual call comes first and is written for speed: synchronous, one contiguous tensor of the CPU, the group's timeout.
+        if (type(opts) is _USUAL and not opts.asyncOp and type(tensors) is list and len(tensors) == 1
+                and (plain := _PLAIN(tensors[0].dtype)) and (number := _OPS(hash(opts.reduceOp))) is not None
+                and opts.timeout < NO_TIME and not profiler._is_profiler_enabled):
+            tensor, row = tensors[0], self._reduced
+            if tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous():
+                begin = 0.0 if row.calls & 15 else perf_counter()  # one call in 16 is timed, for all of them
+                count = tensor.numel()
+                buffer = (tensor.data_ptr(), count, plain[0])
+                try:
+                    self._run(_ALLREDUCE, buffer, None, number, None, self._seconds)
+                except abcomm.Error as error:
+                    raise errors.translated(error, "all_reduce", self._name) from error
+                row.calls += 1
+                row.bytes += (size := count * plain[1])
+                if begin:
+                    row.seconds += 16 * (perf_counter() - begin)
+                if size > row.largest:
+                    row.largest, row.call = size, (_ALLREDUCE, buffer, None, number, None)
+                return DONE
+        named = {} if op is timeout is None else {"op": op, "timeout": timeout}
+        return self._allreduce(_listed(tensors), _options(_USUAL, () if opts is None else (opts,), named, ("op", "timeout")))
 
     def _allreduce(self, tensors: Tensors, opts: Any) -> dist._Work:
         if len(tensors) == 1 and tensors[0].is_sparse:
