@@ -244,6 +244,12 @@ ABC_API int abc_mem_free(void *ptr);
  * the thread that drives the communicator; must not call the library. Slices may be reduced by different ranks.
  */
 typedef void (*abc_op_fn)(const void *in, void *inout, uint64_t count, abc_type type, void *context);
+/*
+ * For an operation that cannot do its work: called inside its function, which then returns. What it leaves in `inout` is not used:
+ * the communicator ends on all ranks (ABC_ERR_ABORTED) with this reason. Ranks that have added everything themselves hear it at
+ * their next call. Elsewhere it does nothing.
+ */
+ABC_API void abc_op_fail(const char *reason);
 /* Make an operation; all ranks create theirs with the same `commutes`. Up to 64 exist at a time in a process. */
 ABC_API int abc_op_create(abc_op_fn fn, int commutes, void *context, abc_op *op);
 /*

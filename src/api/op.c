@@ -54,6 +54,11 @@ ABC_API int abc_op_create_scaled(const void *scalar, abc_type type, abc_op *op)
     return add(&user, op);
 }
 
+ABC_API void abc_op_fail(const char *reason)
+{
+    abci_reduce_fail(reason);
+}
+
 int abci_op_get(abc_op op, struct abci_user_op *user)
 {
     int row = (int)op - ABC_OP_USER;

@@ -354,7 +354,8 @@ static void enqueue(struct abci_engine *e, struct abc_request *q)
         abci_mail_post(e, q);
         return;
     }
-    q->pairs = q->run->pairs && !q->run->keeps_staging && !q->direct_run && q->shape.count * q->shape.element > ABCI_EAGER;
+    q->pairs = q->run->pairs && !q->run->keeps_staging && !q->direct_run && !q->reduction.user &&
+               q->shape.count * q->shape.element > ABCI_EAGER;
     e->pairing += q->pairs;
     q->next = NULL;
     *e->queue_end = q;

@@ -313,6 +313,17 @@ static bool paired(const struct abci_engine *e, const struct abci_step *s, uint6
     return e->shm->nranks == 2 && s->npeers == 1 && s->own.buffer != ABCI_NONE && bytes >= 4096;
 }
 
+/* Has the caller's function given up? Before the result of the step is shown to anybody. */
+static int user_status(struct abci_engine *e)
+{
+    char reason[128];
+    if (!abci_reduce_failed(reason, sizeof reason))
+        return ABC_OK;
+    abci_shm_fail(e->shm, ABC_ERR_ABORTED, e->shm->rank, NULL, NULL, "the caller's operation on rank %d failed: %s", e->shm->rank,
+                  reason);
+    return ABC_ERR_ABORTED;
+}
+
 static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
 {
     struct abc_request *q = inst->request;
@@ -341,6 +352,8 @@ static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const 
                                  &(struct abci_swap){.foreign = !s->own_at, .room = dst2 ? dst2 + at : NULL});
             else if (status == ABC_OK)
                 abci_reduce(&how, dst + at, dst2 ? dst2 + at : NULL, e->sources, count, bytes / inst->shape.element);
+            if (ABCI_UNLIKELY(how.user != NULL) && user_status(e) != ABC_OK)
+                status = ABC_ERR_ABORTED;
             at += bytes;
         }
         if (status != ABC_OK)

@@ -100,17 +100,39 @@ static const void *aligned_operand(const char *from, size_t bytes, size_t size, 
  * The user's function folds from the last operand down, because its `in` stands for the lower ranks. It works on a block of our
  * own: it never sees memory that is both operand and result.
  */
+static _Thread_local int inside; /* calls of callers' functions on this thread */
+static _Thread_local bool failed;
+static _Thread_local char failure[128];
+
+void abci_reduce_fail(const char *reason)
+{
+    if (inside == 0 || failed)
+        return;
+    failed = true;
+    abci_text_clean(failure, sizeof failure, reason && *reason ? reason : "no reason was given");
+}
+
+bool abci_reduce_failed(char *reason, size_t capacity)
+{
+    if (ABCI_LIKELY(!failed))
+        return false;
+    failed = false;
+    abci_text_clean(reason, capacity, failure);
+    return true;
+}
+
 static void reduce_user(const struct abci_reduction *r, char *dst, char *dst2, const void *const *src, int nsrc, uint64_t n)
 {
     _Alignas(64) char block[USER_BLOCK];
     _Alignas(64) char room[USER_BLOCK];
     const size_t size = abci_element_size(r->type);
     const uint64_t most = USER_BLOCK / size;
-    for (uint64_t i = 0; i < n; i += most) {
+    inside++;
+    for (uint64_t i = 0; i < n && !failed; i += most) {
         uint64_t count = n - i < most ? n - i : most;
         size_t at = (size_t)(i * size), bytes = (size_t)(count * size);
         memcpy(block, (const char *)src[nsrc - 1] + at, bytes);
-        for (int k = nsrc - 2; k >= 0; k--) {
+        for (int k = nsrc - 2; k >= 0 && !failed; k--) {
             int operand = abci_mutated("c15_order_swapped") ? nsrc - 2 - k : k;
             const void *in = aligned_operand((const char *)src[operand] + at, bytes, size, room);
             r->user->fn(in, block, count, r->type, r->user->context);
@@ -119,6 +141,7 @@ static void reduce_user(const struct abci_reduction *r, char *dst, char *dst2, c
         if (dst2)
             memcpy(dst2 + at, block, bytes);
     }
+    inside--;
 }
 
 /* Apart, so that the usual call saves no register and ends in a jump. */

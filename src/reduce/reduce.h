@@ -54,6 +54,11 @@ void abci_reduce(const struct abci_reduction *r, void *dst, void *dst2, const vo
  */
 void abci_reduce_swap(const struct abci_reduction *r, void *dst, const void *const *src, uint64_t n, const struct abci_swap *swap);
 
+/* A caller's function, on this thread, cannot do its work (NULL: no reason); outside of one: nothing. failed: whether one could not
+ * since the last question, with the reason. */
+void abci_reduce_fail(const char *reason);
+bool abci_reduce_failed(char *reason, size_t capacity);
+
 /* dst[i] = src[i] * *scalar, rounded to the type (which must have ABC_PROD); dst may be src. */
 void abci_reduce_scale(abc_type type, void *dst, const void *src, const void *scalar, uint64_t n);
 

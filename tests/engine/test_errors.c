@@ -2,6 +2,7 @@
  * test_errors.c - what a caller can do wrong before an operation has a number: the status, a text that names what is wrong, buffers
  * that nobody has touched, and a communicator that goes on working. Only rank 0 makes the mistakes: nobody else may notice.
  */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -231,11 +232,63 @@ static int body(struct rank *r)
     return !(ok && in_progress(r) && still_works(r));
 }
 
+/* ---- An operation of the caller that cannot go on ---- */
+
+struct spoiler {
+    _Atomic int left; /* calls before the one that fails; negative: none does */
+};
+
+static void spoil(const void *in, void *inout, uint64_t count, abc_type type, void *context)
+{
+    struct spoiler *s = context;
+    (void)in, (void)inout, (void)count, (void)type;
+    if (s->left-- == 0)
+        abc_op_fail("no\nroom");
+}
+
+/* On one rank, at its first call or a later one: everybody hears it, at the next call at the latest, and then all is as before.
+ */
+static bool spoiled(struct rank *r, uint64_t count, int calls, int how)
+{
+    struct spoiler s = {r->rank == r->nranks - 1 ? calls : INT_MIN / 2};
+    float *in = calloc(count, sizeof *in), *out = calloc(count, sizeof *out);
+    abc_comm *comm = NULL;
+    abc_request *q = NULL;
+    abc_op op;
+    doing(r, "%llu elements, call %d, way %d", (unsigned long long)count, calls, how);
+    bool ok = check(r, in && out, "no memory") && check_status(r, rank_create(r, 0, 0, &comm), ABC_OK, "create") &&
+              check_status(r, abc_op_create(spoil, how & 1, &s, &op), ABC_OK, "op_create");
+    int status = ok && how < 2 ? abc_allreduce(in, out, count, ABC_F32, op, comm) : ABC_OK;
+    if (ok && how >= 2 && check_status(r, abc_allreduce_start(in, out, count, ABC_F32, op, comm, &q), ABC_OK, "start"))
+        status = abc_wait(&q);
+    if (ok && status == ABC_OK && r->rank < r->nranks - 1)
+        status = abc_barrier(comm); /* this rank may have added everything itself */
+    ok = ok && check_status(r, status, ABC_ERR_ABORTED, "an operation that fails") &&
+         check(r, strstr(abc_last_error(), "no?room") && strstr(abc_last_error(), "operation"), "%s", abc_last_error()) &&
+         check_status(r, abc_comm_destroy(comm), ABC_ERR_ABORTED, "destroy") && check_status(r, abc_op_free(op), ABC_OK, "op_free");
+    free(in);
+    free(out);
+    abc_op_fail("outside of any");
+    return ok && meet(r) && still_works(r);
+}
+
+static int failing_operation(struct rank *r)
+{
+    bool ok = true;
+    for (int how = 0; how < 4 && ok; how++)
+        ok = spoiled(r, 1, 0, how) && spoiled(r, 4000, 0, how) && spoiled(r, 300000, 0, how) && spoiled(r, 300000, 20, how);
+    return !ok;
+}
+
 int main(int argc, char **argv)
 {
     struct options o;
     options_read(argc, argv, &o);
     job_run(&(struct job){.name = "errors", .body = body, .nranks = 3});
     job_run(&(struct job){.name = "errors", .body = body, .nranks = 3, .threads = true});
+    for (int n = 2; n <= 3; n++) {
+        job_run(&(struct job){.name = "an operation that fails", .body = failing_operation, .nranks = n});
+        job_run(&(struct job){.name = "an operation that fails", .body = failing_operation, .nranks = n, .threads = true});
+    }
     return jobs_end();
 }

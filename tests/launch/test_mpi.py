@@ -107,7 +107,7 @@ def random_programs():
     seed, each = int(os.environ.get("ABC_TEST_SEED") or 1), 500 if os.environ.get("ABC_TEST_FULL") else 50
     for ranks in (2, 3, 4, 6):
         print(f"differ: {ranks} ranks, programs {seed} to {seed + each - 1}")
-        code, output = run(mpi.start(ranks, program, str(seed), str(each)), **mpi.env)
+        code, output = run(mpi.start(ranks, program, str(seed), str(each)), limit=300, **mpi.env)
         assert code == 0 and f"{each} programs" in output, f"exit code {code}\n{output}"
         seed += each
 

@@ -277,6 +277,54 @@ def scaled(comm):
         raise AssertionError(wrong)
 
 
+def user_operations(comm):
+    """Reductions by a Python function: in rank order, of several types, in every form, dropped while under way; and one that raises."""
+    import ml_dtypes
+
+    rank, size = comm.rank, comm.size
+
+    def after(low, high):  # x -> ax + b, one map after another: does not commute
+        assert not low.flags.writeable
+        high["f1"] += high["f0"] * low["f1"]
+        high["f0"] *= low["f0"]
+
+    def matrices(count):
+        x = np.zeros(count, "i4,i4")
+        x["f0"], x["f1"] = 2, np.arange(count) + rank
+        return x
+
+    for count in (1, 5, 3000, 200_000):
+        x = matrices(count)
+        want = np.zeros(count, "i4")
+        for r in range(size):
+            want = 2 * want + np.arange(count) + r
+        got = comm.allreduce(x, op=abcomm.Operation(after))
+        assert (got["f0"] == 2 ** size).all() and (got["f1"] == want).all()
+    for dtype in ("f8", "i2", ml_dtypes.bfloat16, "?"):
+        x = np.full(2000, rank + 1).astype(dtype)
+        got = comm.allreduce_start(x, np.empty_like(x), abcomm.Operation(np.maximum, commutes=True)).wait()
+        assert (got == np.array(size).astype(dtype)).all(), dtype
+    first = comm.reduce(np.full(4, rank + 7, "f4"), np.empty(4, "f4"), abcomm.Operation(lambda low, high: low))
+    assert (first == 7).all() if rank == 0 else first is None
+    for wrong in (3, None):
+        try:
+            abcomm.Operation(wrong)
+        except TypeError:
+            continue
+        raise AssertionError(wrong)
+    sys.unraisablehook = lambda hook: None
+    for function, words in ((lambda low, high: 1 / 0, "ZeroDivisionError"), (lambda low, high: high[:1], "keep the number")):
+        part = comm.split(0)
+        try:
+            part.allreduce(np.ones(2000, "f4"), op=abcomm.Operation(function))
+        except abcomm.AbortedError as error:
+            assert words in str(error) and "operation" in str(error), error
+        else:
+            raise AssertionError("a function that raised gave a result")
+        part.close()
+    comm.barrier()
+
+
 def requests(comm):
     """Started, tested, awaited, restarted, dropped; callbacks, also such as start operations."""
     x = np.full(10, comm.rank, "f8")

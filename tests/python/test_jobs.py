@@ -9,7 +9,7 @@ from conftest import HERE, job, python
 
 @pytest.mark.parametrize("ranks, case", [
     (2, "collectives"), (3, "collectives"), (2, "rooted"), (3, "rooted"), (2, "messages"), (3, "messages"), (2, "vectors"),
-    (4, "vectors"), (2, "groups"), (3, "groups"), (2, "types"), (2, "pairs"), (3, "scaled"), (3, "operations"),
+    (4, "vectors"), (2, "groups"), (3, "groups"), (2, "types"), (2, "pairs"), (3, "scaled"), (3, "operations"), (2, "user_operations"), (4, "user_operations"),
     (2, "requests"), (3, "requests"), (4, "splits"), (2, "several_threads"), (2, "mismatch"), (2, "late"),
     (2, "forked"), (2, "exit_without_close"), (2, "raising")])
 def test_case(ranks, case):

@@ -19,6 +19,7 @@ from abcomm._errors import *  # noqa: E402,F403
 from abcomm._abcomm import (  # noqa: E402
     Completions, Memory, Received, Request, ScaledSum, collectives, ops, types, version as __version__)
 from abcomm._communicator import ANY_SOURCE, ANY_TAG, Communicator, Exchange, Group, group  # noqa: E402
+from abcomm._operation import Operation  # noqa: E402
 from abcomm._arrays import empty, full, ones, zeros  # noqa: E402
 from abcomm import _errors  # noqa: E402
 
@@ -31,6 +32,7 @@ __all__ = [
     "Exchange",
     "Group",
     "Memory",
+    "Operation",
     "Received",
     "Request",
     "ScaledSum",

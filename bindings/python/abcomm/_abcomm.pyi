@@ -45,6 +45,9 @@ class Memory:
 class ScaledSum:
     def __init__(self, scalar: Any) -> None: ...
 
+class UserOperation:
+    def __new__(cls, function: Callable[[memoryview, memoryview, int], object], commutes: bool = False) -> Self: ...
+
 class Received(tuple[int, int, int]):
     @property
     def source(self) -> int: ...
@@ -85,7 +88,7 @@ class Communicator:
         collective: int | str,
         array: Any = None,
         out: Any = None,
-        op: int | str | ScaledSum | None = None,
+        op: int | str | ScaledSum | UserOperation | None = None,
         root: int | None = None,
         timeout: float | None = None,
         algorithm: str | None = None,
@@ -102,7 +105,7 @@ class Communicator:
         collective: int | str,
         array: Any = None,
         out: Any = None,
-        op: int | str | ScaledSum | None = None,
+        op: int | str | ScaledSum | UserOperation | None = None,
         root: int | None = None,
         timeout: float | None = None,
         algorithm: str | None = None,
@@ -119,7 +122,7 @@ class Communicator:
         collective: int | str,
         array: Any = None,
         out: Any = None,
-        op: int | str | ScaledSum | None = None,
+        op: int | str | ScaledSum | UserOperation | None = None,
         root: int | None = None,
         timeout: float | None = None,
         algorithm: str | None = None,
@@ -136,7 +139,7 @@ class Communicator:
         collective: int | str,
         array: Any = None,
         out: Any = None,
-        op: int | str | ScaledSum | None = None,
+        op: int | str | ScaledSum | UserOperation | None = None,
         root: int | None = None,
         timeout: float | None = None,
         algorithm: str | None = None,

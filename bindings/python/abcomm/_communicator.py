@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, TypedDict, Unpack
 
 from abcomm import _abcomm
-from abcomm._abcomm import Received, Request, ScaledSum, collectives
+from abcomm._abcomm import Received, Request, ScaledSum, UserOperation, collectives
 
 # What has the buffer protocol or DLPack, or (address, count, dtype). Python has no type for "any of these".
 Array: TypeAlias = Any
 # A count or an offset for each rank, in elements.
 Counts: TypeAlias = Iterable[SupportsIndex]
-Op: TypeAlias = str | int | ScaledSum
+Op: TypeAlias = str | int | ScaledSum | UserOperation
 Callback: TypeAlias = "_abcomm.Callback"
 
 
