@@ -135,6 +135,20 @@ def coalesced():
     manager.wait()
     for output, count in zip(outputs, (3, 5)):
         same(output, torch.cat(every(size, count)))
+    for asynchronous in (False, True):  # by the device: the group itself collects what is called
+        with dist._coalescing_manager(device=torch.device("cpu"), async_ops=asynchronous) as manager:
+            tensors = [mine(rank, 3), mine(rank, 12).reshape(3, 4).t()]
+            dist.all_reduce(tensors[0])
+            dist.group.WORLD.allreduce([tensors[1]])
+            right, left = (rank + 1) % size, (rank - 1) % size
+            sent, got = torch.full((4,), float(rank)), torch.empty(4)
+            dist.irecv(got, left)
+            dist.isend(sent, right)
+        if asynchronous:
+            manager.wait()
+        same(tensors[0], sum(every(size, 3)))
+        same(tensors[1], sum(every(size, 12)).reshape(3, 4).t())
+        same(got, torch.full((4,), float(left)))
     outputs = [torch.empty(3), torch.empty(5)]
     with dist._coalescing_manager():
         for output, count in zip(outputs, (3, 5)):

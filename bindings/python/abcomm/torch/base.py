@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import abcomm
 from abcomm.torch import errors, memory, record, report, store as start_up
-from abcomm.torch.work import DONE, Finish, Work
+from abcomm.torch.work import DONE, Finish, Together, Work
 
 BACKEND = "abcomm"
 _log = logging.getLogger("abcomm.torch")
@@ -61,6 +61,7 @@ class Base(dist.ProcessGroup):
         self._run: Callable[..., Any] = self._comm.run
         self._start: Callable[..., abcomm.Request] = self._comm.start
         self._seconds: float | None = None  # limit of operations: None: the communicator's
+        self._batch: list[Work] | None = None  # between _start_coalescing and _end_coalescing: what was started
         if rank == 0:
             advise(size)
 
@@ -76,6 +77,7 @@ class Base(dist.ProcessGroup):
         if opts is not None:
             asynchronous = opts.asyncOp
             seconds = seconds if opts.timeout < NO_TIME else opts.timeout.total_seconds()
+        asynchronous = asynchronous or self._batch is not None
         event = record.Event(f"{BACKEND}:{name}", calls, shown) if profiler._is_profiler_enabled else None
         begin = perf_counter()
         try:
@@ -90,6 +92,8 @@ class Base(dist.ProcessGroup):
                 event.end()
             raise errors.translated(error, name, self._name) from error
         work = Work(requests, name, self._name, result, finish, event) if asynchronous else None
+        if work is not None and self._batch is not None:
+            self._batch.append(work)
         if work is None and finish is not None:
             finish(None)
         if work is None and event is not None:
@@ -97,6 +101,14 @@ class Base(dist.ProcessGroup):
         self._usage.row(name).count(bool(asynchronous), finish is not None, sum(map(bytes_of, calls)), calls[0] if calls else None,
                                     perf_counter() - begin)
         return work or DONE
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """What is called from now on is only started, whatever the caller wants, and is over with the Work of _end_coalescing."""
+        self._batch = []
+
+    def _end_coalescing(self, device: torch.device) -> dist._Work:
+        works, self._batch = self._batch, None
+        return Together(works or [])
 
     # ---- what the group is
 

@@ -92,7 +92,7 @@ class Group(Base):
                 and (plain := _PLAIN(tensors[0].dtype)) and (number := _OPS(hash(opts.reduceOp))) is not None
                 and opts.timeout < NO_TIME and not profiler._is_profiler_enabled):
             tensor, row = tensors[0], self._reduced
-            if tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous():
+            if tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous() and self._batch is None:
                 begin = 0.0 if row.calls & 15 else perf_counter()  # one call in 16 is timed, for all of them
                 count = tensor.numel()
                 buffer = (tensor.data_ptr(), count, plain[0])

@@ -183,6 +183,41 @@ class Work(dist._Work):
         return None
 
 
+class Together(dist._Work):
+    """Operations that were started between the two ends of a batch, as one."""
+
+    def __init__(self, works: list[Work]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until all are over; the timeout is for each."""
+        return all([work.wait(timeout) for work in self._works])
+
+    def synchronize(self) -> None:
+        """The same as wait."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """True if all are over."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """True if all are over and have succeeded."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Exception | None:
+        """The first error."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def get_future(self) -> Any:
+        """A future with a list of all outputs."""
+        def results(futures: Any) -> list[Any]:
+            return [future.value() for future in futures.value()]
+
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(results)
+
+
 class Done(dist._Work):
     """What a synchronous call returns."""
 
