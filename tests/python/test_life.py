@@ -143,6 +143,50 @@ def test_callback_is_told_of_failures():
     threads(2, work)
 
 
+def test_completions_tell_of_requests_that_are_over():
+    def work(comm):
+        done = abcomm.Completions()
+        requests = [comm.allreduce_start(np.ones(1000, "f4")) for _ in range(5)]
+        for number, request in enumerate(requests):
+            done.add(request, number)
+        assert sorted(done.take(30) for _ in requests) == [0, 1, 2, 3, 4]
+        done.add(requests[0], "again")  # over already
+        done.put("put")
+        assert [done.take(), done.take()] == ["again", "put"]
+        with pytest.raises(TimeoutError, match="within 20 ms"):
+            done.take(0.02)
+        late = comm.allreduce_request(np.ones(3, "f4"))
+        if comm.rank == 0:
+            late.start()
+            done.add(late, "late")
+            with pytest.raises(abcomm.StateError, match="already"):
+                done.add(late, "twice")
+        comm.barrier() if comm.rank == 0 else (late.start(), comm.barrier())
+        if comm.rank == 0:
+            assert done.take(30) == "late"
+        late.wait()
+        return True
+
+    assert threads(2, work, progress_thread=True) == [True, True]
+    with pytest.raises(abcomm.ArgumentTypeError, match="not a request"):
+        abcomm.Completions().add(None, 1)
+
+
+def test_address_with_an_owner(solo):
+    class Owner:
+        pass
+
+    x, owner = np.ones(3, "f4"), Owner()
+    gone = weakref.ref(owner)
+    request = solo.allreduce_request((x.ctypes.data, 3, "f32", owner))
+    del owner
+    assert gone() is not None
+    del request
+    assert gone() is None
+    with pytest.raises(abcomm.ArgumentTypeError, match="tuple of 5"):
+        solo.allreduce((x.ctypes.data, 3, "f32", None, None))
+
+
 def test_progress_thread_runs_callbacks():
     def work(comm):
         done = threading.Event()
