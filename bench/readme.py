@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""readme.py - the figures of README.md, made from bench/results/. Standard library only.
+"""readme.py - the figures of README.md and docs/pytorch.md, made from bench/results/. Standard library only.
 
-  readme.py           rewrite the text between the marks in README.md
-  readme.py --check   exit code 1 if README.md does not say what the results say
+  readme.py           rewrite the text between the marks on both pages
+  readme.py --check   exit code 1 if a page does not say what the results say
 """
 import csv
 import pathlib
@@ -118,17 +118,56 @@ def figure_table():
             yield f"| {text} | {float(r['value']):.3g}{UNITS.get(r['unit'], ' ' + r['unit'])} | {r['goal'].replace('<=', '≤ ').replace('>=', '≥ ')} |"
 
 
+def torch_columns():
+    """(the cells of torch.csv by part, what, bytes and (ranks, mode); the columns: ranks and mode, near before far)."""
+    path = ROOT / "bench/results/torch.csv"
+    cells = {(r["part"], r["what"], int(r["bytes"]), (int(r["ranks"]), r["mode"])): r for r in (rows("torch.csv") if path.exists() else [])}
+    return cells, sorted({key[3] for key in cells}, key=lambda c: (c[0], c[1] != "near"))
+
+
+def torch_line():
+    cells, columns = torch_columns()
+    for what, part in (("DDP", "ddp"), ("FSDP2", "fsdp")):
+        some = [cells[key] for column in columns for key in cells if key[0] == part and key[3] == column]
+        if some:
+            told = ", ".join(f"{table.title(int(r['ranks']), r['mode'])} {float(r['ratio']):.2f} ({100 * float(r['exposed']):.0f} % of it is "
+                             "waiting)" for r in some)
+            yield f"- a training step in PyTorch under {what}, on gloo ÷ on abcomm: {told}; [more](docs/pytorch.md#figures)"
+
+
+def torch_table():
+    """The ratios of torch.csv."""
+    cells, columns = torch_columns()
+    parts = ("operations", "ddp", "fsdp", "inference")
+    names = sorted({key[:3] for key in cells if key[0] in parts}, key=lambda k: (parts.index(k[0]), k[1] != "all_reduce", k[1:]))
+    yield ("Time on the other ÷ time on abcomm, in brackets microseconds on abcomm; the other is gloo, for inference DeepSpeed's sum in shared "
+           "memory. Arena: ordinary tensors ÷ tensors in the arena. All of it: [bench/results/torch.md](../bench/results/torch.md).\n")
+    yield "| | bytes | " + " | ".join(f"{table.title(*column)} | arena" for column in columns) + " |"
+    yield "| --- | ---: |" + " ---: | ---: |" * len(columns)
+    for name in names:
+        line = []
+        for column in columns:
+            r = cells.get((*name, column))
+            line += [f"{float(r['ratio']):.1f} ({us_text(r['ours_us'])})" if r else "",
+                     f"{float(r['arena_gain']):.2f}" if r and r["arena_gain"] else ""]
+        title = {"ddp": "DDP, a step", "fsdp": "FSDP2, a step"}.get(name[0], name[1])
+        yield f"| {title} | {table.human(name[2])} | " + " | ".join(line) + " |"
+
+
 def main():
-    readme = ROOT / "README.md"
-    old = readme.read_text()
-    others = list(other_lines())
-    text = "\n".join([*allreduce_table(), "", *others, *([""] if others else []), *figure_table()])
-    new = re.sub(r"<!-- figures: begin.*?figures: end -->", lambda _: f"{BEGIN}\n{text}\n{END}", old, flags=re.S)
-    if sys.argv[1:] == ["--check"]:
-        print("README.md says what bench/results says" if new == old else "README.md is out of date: run ./dev bench readme")
-        return new != old
-    readme.write_text(new)
-    return 0
+    others = [*other_lines(), *torch_line()]
+    pages = {"README.md": [*allreduce_table(), "", *others, *([""] if others else []), *figure_table()], "docs/pytorch.md": torch_table()}
+    stale = False
+    for name, lines in pages.items():
+        old = (ROOT / name).read_text()
+        text = "\n".join(lines)
+        new = re.sub(r"<!-- figures: begin.*?figures: end -->", lambda _, text=text: f"{BEGIN}\n{text}\n{END}", old, flags=re.S)
+        if sys.argv[1:] == ["--check"]:
+            print(f"{name} says what bench/results says" if new == old else f"{name} is out of date: run ./dev bench readme")
+            stale = stale or new != old
+        else:
+            (ROOT / name).write_text(new)
+    return int(stale)
 
 
 sys.exit(main())

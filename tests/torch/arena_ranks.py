@@ -59,6 +59,29 @@ def tensors():
     assert x.eq(sum(range(size))).all()
 
 
+def reducers():
+    """The short way past torch.distributed gives what dist.all_reduce gives, and takes turns with it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG):
+        reduce = abcomm.torch.reducer(op=op)
+        for dtype in (torch.float32, torch.bfloat16, torch.complex64 if op == dist.ReduceOp.SUM else torch.int32):
+            for x in (torch.arange(6 + rank, 12 + rank).to(dtype), torch.arange(12).add(rank).to(dtype).view(3, 4).t()):
+                wanted = x.clone()
+                dist.all_reduce(wanted, op)
+                assert reduce(x) is x and torch.equal(x, wanted), (op, dtype, x, wanted)
+    part = dist.new_group([0, size - 1])
+    if rank in (0, size - 1):
+        assert abcomm.torch.reducer(part)(torch.ones(3)).tolist() == [2] * 3
+    for group, op, words in ((dist.new_group(backend="gloo"), dist.ReduceOp.SUM, "group of abcomm"),
+                             (None, dist._make_nccl_premul_sum(2.0), "dist.all_reduce")):
+        try:
+            abcomm.torch.reducer(group, op)
+        except ValueError as error:
+            assert words in str(error)
+        else:
+            raise AssertionError("taken")
+
+
 def lifetime():
     """A storage lives as long as anything refers to it, with and without a group; what is dead is used again."""
     total = float(dist.get_world_size())

@@ -16,6 +16,7 @@ if not _dist.is_available():
     raise ImportError("abcomm.torch: this PyTorch was built without torch.distributed; install another build of it")
 
 from abcomm.torch.base import BACKEND  # noqa: E402
+from abcomm.torch.direct import reducer  # noqa: E402
 from abcomm.torch.gloo import replace_gloo  # noqa: E402
 from abcomm.torch.group import Group, register  # noqa: E402
 from abcomm.torch.memory import arena, empty, empty_like, full, ones, zeros, zeros_like  # noqa: E402
@@ -25,5 +26,5 @@ from abcomm.torch.work import Work  # noqa: E402
 
 register()
 
-__all__ = ["BACKEND", "Group", "Work", "arena", "empty", "empty_like", "full", "ones", "replace_gloo", "report",
+__all__ = ["BACKEND", "Group", "Work", "arena", "empty", "empty_like", "full", "ones", "reducer", "replace_gloo", "report",
            "use_arena", "zeros", "zeros_like"]
