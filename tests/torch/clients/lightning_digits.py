@@ -39,7 +39,7 @@ def main() -> None:
     images, labels = common.digits()
     loader = DataLoader(TensorDataset(images, labels), batch_size=32)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(accelerator="cpu", devices=2, max_epochs=3, strategy=DDPStrategy(process_group_backend=common.BACKEND),
+        trainer = Trainer(accelerator="cpu", devices=2, max_epochs=6, strategy=DDPStrategy(process_group_backend=common.BACKEND),
                           default_root_dir=folder, logger=False, enable_progress_bar=False, enable_model_summary=False)
         model = Digits()
         trainer.fit(model, loader, loader)

@@ -15,15 +15,17 @@ except ImportError as error:
 if not _dist.is_available():
     raise ImportError("abcomm.torch: this PyTorch was built without torch.distributed; install another build of it")
 
-from abcomm.torch.base import BACKEND  # noqa: E402
+from abcomm.torch import compiler as _compiler  # noqa: E402
+from abcomm.torch.base import BACKEND, Base as _Base  # noqa: E402
 from abcomm.torch.direct import reducer  # noqa: E402
 from abcomm.torch.gloo import replace_gloo  # noqa: E402
 from abcomm.torch.group import Group, register  # noqa: E402
 from abcomm.torch.memory import arena, empty, empty_like, full, ones, zeros, zeros_like  # noqa: E402
 from abcomm.torch.parallel import use_arena  # noqa: E402
 from abcomm.torch.report import report  # noqa: E402
-from abcomm.torch.work import Work  # noqa: E402
+from abcomm.torch.work import Done as _Done, Work  # noqa: E402
 
+_compiler.leave_alone(_Base, Group, Work, _Done)
 register()
 
 __all__ = ["BACKEND", "Group", "Work", "arena", "empty", "empty_like", "full", "ones", "reducer", "replace_gloo", "report",
