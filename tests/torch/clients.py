@@ -160,7 +160,6 @@ def main() -> int:
     backends = options.backend or ["abcomm"]
     python, variables = place.ready(options.build)
     chosen = [client for client in CLIENTS if not (options.quick and client.packages)
-             
               and (not options.k or any(words in client.name for words in options.k))]
     if options.install:
         install(python, chosen)
