@@ -35,10 +35,9 @@ class Client(NamedTuple):
 
     name: str
     what: str
-    program: list[str] = []       # default: clients/NAME.py
+    module: str = ""              # of a package, which asks for "gloo" by name: ours takes its place. Default: clients/NAME.py
     packages: list[str] = []      # beside torch
     options: list[str] = []       # of torchrun
-    replaced: bool = False        # asks for "gloo" by name: ours takes its place
     limit: int = LIMIT
 
 
@@ -53,11 +52,9 @@ CLIENTS = [
     Client("checkpoint", "distributed checkpoint: save, load, async_save"),
     Client("compile_ddp", "torch.compile over DDP, functional collectives in a graph", limit=COMPILE_LIMIT),
     Client("elastic", "a killed rank, restarted by torchrun", options=["--max-restarts", "2"]),
-    Client("accelerate_ops", "accelerate's own test_ops", ["-m", "accelerate.test_utils.scripts.test_ops"], [ACCELERATE], replaced=True),
-    Client("accelerate_sync", "accelerate's own test_sync", ["-m", "accelerate.test_utils.scripts.test_sync"], [ACCELERATE],
-           replaced=True),
-    Client("accelerate_script", "accelerate's own test_script", ["-m", "accelerate.test_utils.scripts.test_script"], [ACCELERATE],
-           replaced=True),
+    Client("accelerate_ops", "accelerate's own test_ops", module="accelerate.test_utils.scripts.test_ops", packages=[ACCELERATE]),
+    Client("accelerate_sync", "accelerate's own test_sync", module="accelerate.test_utils.scripts.test_sync", packages=[ACCELERATE]),
+    Client("accelerate_script", "accelerate's own test_script", module="accelerate.test_utils.scripts.test_script", packages=[ACCELERATE]),
     Client("lightning_digits", "Lightning's Trainer with DDPStrategy", packages=["lightning==2.6.6"]),
     Client("deepspeed_zero", "DeepSpeed ZeRO stages 0 to 3", packages=["deepspeed==0.19.8"], limit=COMPILE_LIMIT),
 ]
@@ -102,11 +99,10 @@ def install(python: Path, clients: list[Client]) -> None:
 
 def run_client(client: Client, backend: str, python: Path, variables: dict[str, str], ranks: int) -> Outcome:
     """One client on one backend."""
-    program = client.program or [str(HERE / "clients" / f"{client.name}.py")]
-    command = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *client.options, *program]
+    clients = HERE / "clients"
+    program = [clients / "as_gloo.py", client.module] if client.module else [clients / f"{client.name}.py"]
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, *client.options, *program]
     more = {"CLIENT_BACKEND": backend, "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    if client.replaced and backend != "gloo":
-        more["ABCOMM_TORCH_REPLACE_GLOO"] = "1"
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="abcomm-client-") as folder:
         code, said = job.run(command, client.limit, {**variables, **more, "CLIENT_FOLDER": folder})
@@ -115,7 +111,7 @@ def run_client(client: Client, backend: str, python: Path, variables: dict[str, 
         how = f"did not end within {client.limit} s" if code is None else f"exit code {code}"
         return Outcome("fail", f"{how}\n{said[-6000:]}", seconds, {})
     found = re.search(r"^.*results (\{.*\})$", said, re.M)
-    if not client.program and not found:
+    if not client.module and not found:
         return Outcome("fail", f"printed no results\n{said[-6000:]}", seconds, {})
     return Outcome("pass", "", seconds, json.loads(found[1]) if found else {})
 
@@ -139,7 +135,7 @@ def table(path: Path, results: dict[str, dict[str, Outcome]], versions: dict[str
     lines = ["# Programs that run on PyTorch's backend", "",
              f"Made by `./dev clients --install --table` with torch {versions['torch'].partition('+')[0]}, {ranks} ranks. Each program is "
              "run by torchrun without a change", "but the backend's name; those marked * ask for \"gloo\" and run on `abcomm` through "
-             "`ABCOMM_TORCH_REPLACE_GLOO=1`. The last column is the", "largest relative difference of a figure, such as the norm of the "
+             "`abcomm.torch.replace_gloo()`. The last column is the", "largest relative difference of a figure, such as the norm of the "
              "trained weights, between the backends: they add in different orders.", "",
              "| program | what | " + " | ".join(backends) + " | difference |", "| --- | --- | " + "--- | " * (len(backends) + 1)]
     for client in CLIENTS:
@@ -150,7 +146,7 @@ def table(path: Path, results: dict[str, dict[str, Outcome]], versions: dict[str
         what = f"{client.what} ({words})" if words else client.what
         compared = [outcome.figures for outcome in row.values()]
         apart = f"{difference(compared[-1], compared[0]):.0e}" if len(compared) > 1 and all(compared) else ""
-        lines.append(f"| {client.name}{'*' if client.replaced else ''} | {what} | "
+        lines.append(f"| {client.name}{'*' if client.module else ''} | {what} | "
                      + " | ".join(row[backend].result for backend in backends) + f" | {apart} |")
     path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
 
