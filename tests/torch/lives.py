@@ -70,6 +70,7 @@ def ones():
     """Groups of one rank, many of them, with every operation."""
     start()
     rank = dist.get_rank()
+    assert "rank" in abcomm.torch.report()  # nothing has been called
     for number in range(TIMES):
         groups = [dist.new_group([member], use_local_synchronization=True) for member in (rank,)]
         for group in groups:

@@ -71,9 +71,18 @@ def register() -> None:
         importlib.import_module(f"{BACKEND}.torch")
 
 
+def watch_gloo() -> GlooWatch:
+    """Note from now on who makes Gloo groups; where Gloo is the backend, keep them to be counted."""
+    watch = GlooWatch(keep=BACKEND == "gloo")
+    watch.install()
+    return watch
+
+
 def check_calls(watch: GlooWatch, allowed: tuple[str, ...]) -> None:
     """The backend has worked, and nobody made a Gloo group but who may."""
     if BACKEND == "gloo":
+        assert watch.calls() > 0, "nothing ran on the backend"
+        watch.kept.clear()
         return
     strangers = set(watch.made) - set(allowed)
     assert not strangers, f"Gloo groups were made by {strangers}"
@@ -94,8 +103,7 @@ def finish(results: Results) -> None:
 def run(main: Callable[[int, int], Results], gloo_groups: tuple[str, ...] = ()) -> None:
     """The life of a client; `gloo_groups` names the code (file:function) of torch that makes Gloo groups whatever the backend."""
     register()
-    watch = GlooWatch(keep=False)
-    watch.install()
+    watch = watch_gloo()
     dist.init_process_group(BACKEND)
     results = main(dist.get_rank(), dist.get_world_size())
     check_calls(watch, gloo_groups)

@@ -8,7 +8,6 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, TensorDataset
 
 import common
-from watch import GlooWatch
 
 
 class Digits(LightningModule):
@@ -33,8 +32,7 @@ class Digits(LightningModule):
 
 def main() -> None:
     common.register()
-    watch = GlooWatch(keep=False)
-    watch.install()
+    watch = common.watch_gloo()
     seed_everything(3)
     images, labels = common.digits()
     loader = DataLoader(TensorDataset(images, labels), batch_size=32)

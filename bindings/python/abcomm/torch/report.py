@@ -79,7 +79,7 @@ class Usage:
         """For report."""
         self.explain()
         return {"group": self.group, "rank": self.rank, "ranks": self.size,
-                "operations": {name: _of_row(row) for name, row in self.rows.items()}}
+                "operations": {name: _of_row(row) for name, row in self.rows.items() if row.calls}}
 
 
 _all: dict[tuple[str, int, int], Usage] = {}
