@@ -84,8 +84,9 @@ void abci_offer_revoke(struct abci_instance *inst)
  * With two ranks one pass can store both results. In place that is best: this rank has just read the lines that it overwrites. Out
  * of place the peer shares each line, having read its old output, and a plain vector store takes as long as to fetch it (8 GB/s
  * between distant cores). There a tile is summed first and copied then, by memcpy: its string instruction overwrites whole lines
- * without fetching them, and leaves them where the peer finds them. What outgrows the caches anyhow is streamed in one pass.
- * Measured with near and with distant cores: docs/performance.md.
+ * without fetching them, and leaves them where the peer finds them. What outgrows the caches anyhow is streamed in one pass, in
+ * place too: lines that were streamed once are slow to store to by plain stores. Measured with near and with distant cores:
+ * docs/performance.md.
  */
 static bool one_pass(const struct abci_instance *inst, uint64_t bytes)
 {
@@ -102,7 +103,7 @@ int abci_spread(struct abci_engine *e, struct abci_instance *inst, const struct 
         if (status != ABC_OK)
             return status;
     }
-    how->store = inst->request->in_place ? ABCI_STORE_PLAIN : ABCI_STORE_STREAM;
+    how->store = to.bytes < STREAM_FROM ? ABCI_STORE_PLAIN : ABCI_STORE_STREAM;
     struct abci_swap two = {.foreign = !s->own_at};
     if (s->npeers == 1 && !how->user && one_pass(inst, to.bytes)) {
         two.room = dst;
