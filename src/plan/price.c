@@ -12,46 +12,82 @@
 
 #define PROBE_BYTES (64.0 * 1024 * 1024)
 
+/* A value of a counter. */
+struct raised {
+    double at;        /* when the counter reached it, -1 not yet */
+    uint32_t readers; /* of what it shows */
+};
+
 struct walk {
     const struct abci_plan_set *set;
     const struct abci_price_constants *c;
-    double block;     /* bytes */
-    double crowding;  /* at least 1 */
-    bool direct;      /* peers reach the caller's buffers where they are */
-    double **raised;  /* [nranks * ABCI_COUNTERS][value]: when the counter reached it, -1 not yet */
-    uint32_t *values; /* [nranks * ABCI_COUNTERS] length of these lists */
-    double *now;      /* [nranks] */
-    uint32_t *next;   /* [nranks] step */
+    double block;           /* bytes */
+    double crowding;        /* at least 1 */
+    bool direct;            /* peers reach the caller's buffers where they are */
+    struct raised **raised; /* [nranks * ABCI_COUNTERS][value] */
+    uint32_t *values;       /* [nranks * ABCI_COUNTERS] length of these lists */
+    double *now;            /* [nranks] */
+    uint32_t *next;         /* [nranks] step */
 };
 
+static struct raised *raised_by(const struct walk *w, const struct abci_peer *peer)
+{
+    int counter = peer->rank * ABCI_COUNTERS + peer->counter;
+    return peer->value < w->values[counter] ? &w->raised[counter][peer->value] : NULL;
+}
+
+/*
+ * Ranks that share a CPU share its caches. Half of what a rank touches is there already, and of those that read the same block only
+ * the first has to fetch it. Measured with 3 to 16 ranks on 2 CPUs: docs/performance.md.
+ */
+static double own_share(const struct walk *w)
+{
+    return w->crowding > 2 ? w->crowding / 2 : 1;
+}
+
+/* How often the peers' bytes cross between CPUs, while each rank of this CPU does the step: once a peer at least. */
+static double crossings(const struct walk *w, int rank, const struct abci_step *step)
+{
+    double sum = 0, cpus = w->set->nranks / w->crowding;
+    for (uint32_t k = step->peer; k < step->peer + step->npeers; k++) {
+        const struct raised *r = raised_by(w, &w->set->plan[rank]->peers[k]);
+        double share = own_share(w) * (r && r->readers > cpus ? cpus / r->readers : 1);
+        sum += share > 1 ? share : 1;
+    }
+    return sum;
+}
+
 /* Work of a step on the rank's own CPU, without waiting. */
-static double work(const struct walk *w, const struct abci_step *step)
+static double work(const struct walk *w, int rank, const struct abci_step *step)
 {
     const struct abci_price_constants *c = w->c;
     bool reads = step->kind != ABCI_PUBLISH && step->npeers > 1; /* each further peer is one more line to look at */
-    double bytes = w->block * step->src.count, time = c->step * (reads ? step->npeers : 1);
+    double bytes = w->block * step->src.count, own = bytes * own_share(w), read = 0;
+    double time = w->crowding * c->step * (reads ? step->npeers : 1);
+    if (step->kind == ABCI_FETCH || step->kind == ABCI_REDUCE)
+        read = bytes * crossings(w, rank, step) * c->read;
     switch (step->kind) {
     case ABCI_PUBLISH:
         if (step->src.buffer < ABCI_TMP && !(step->flags & ABCI_STAGED) && !w->direct)
-            time += bytes * c->copy;
+            time += own * c->copy;
         break;
     case ABCI_FETCH:
-        time += bytes * (c->read > c->copy ? c->read : c->copy);
+        time += read > own * c->copy ? read : own * c->copy;
         break;
     case ABCI_REDUCE:
-        time += bytes * (step->npeers * c->read + (step->npeers + (step->own.buffer != ABCI_NONE)) * c->reduce);
+        time += read + own * (step->npeers + (step->own.buffer != ABCI_NONE)) * c->reduce;
         break;
     case ABCI_COPY:
-        time += bytes * c->copy;
+        time += own * c->copy;
         break;
     default:
         break;
     }
     if ((step->flags & ABCI_STAGE) && !w->direct) /* beside a sum a second store of what is in registers; a copy loses memcpy */
-        time += (step->kind == ABCI_REDUCE ? 0.5 : 1.25) * bytes * c->copy;
+        time += (step->kind == ABCI_REDUCE ? 0.5 : 1.25) * own * c->copy;
     if (step->flags & ABCI_SPREAD)
-        time += bytes * step->npeers * c->copy;
-    return time * w->crowding;
+        time += own * step->npeers * c->copy;
+    return time;
 }
 
 /* When can the step start? False: a peer has not come so far. */
@@ -61,12 +97,10 @@ static bool wait_of(const struct walk *w, int rank, const struct abci_step *step
     bool yields = w->crowding > 1, late = false;
     *start = w->now[rank];
     for (uint32_t k = step->peer; step->kind != ABCI_PUBLISH && k < step->peer + step->npeers; k++) {
-        const struct abci_peer *peer = &plan->peers[k];
-        int counter = peer->rank * ABCI_COUNTERS + peer->counter;
-        double at = peer->value < w->values[counter] ? w->raised[counter][peer->value] : -1;
-        if (at < 0)
+        const struct raised *raised = raised_by(w, &plan->peers[k]);
+        if (!raised || raised->at < 0)
             return false;
-        at += w->c->hand_off;
+        double at = raised->at + w->c->hand_off;
         late |= at > *start;
         *start = at > *start ? at : *start;
     }
@@ -83,9 +117,9 @@ static bool advance(struct walk *w, int rank)
         const struct abci_step *step = &plan->steps[w->next[rank]];
         if (!wait_of(w, rank, step, &start))
             break;
-        w->now[rank] = start + work(w, step);
+        w->now[rank] = start + work(w, rank, step);
         if (step->kind == ABCI_PUBLISH)
-            w->raised[rank * ABCI_COUNTERS + step->counter][step->value] = w->now[rank];
+            w->raised[rank * ABCI_COUNTERS + step->counter][step->value] = (struct raised){w->now[rank], step->npeers};
     }
     return moved;
 }
@@ -103,7 +137,7 @@ static double walk(struct walk *w, double bytes)
         w->next[rank] = 0;
         for (int k = 0; k < ABCI_COUNTERS; k++)
             for (uint32_t v = 0; v < w->values[rank * ABCI_COUNTERS + k]; v++)
-                w->raised[rank * ABCI_COUNTERS + k][v] = -1;
+                w->raised[rank * ABCI_COUNTERS + k][v].at = -1;
     }
     for (bool moved = true; moved;) {
         moved = false;
