@@ -24,11 +24,12 @@ import sys
 import tempfile
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast")
-FIELDS = ("collective", "ranks", "memory", "place", "bytes", "name", "kind", "us", "half0", "half1", "samples", "handoff")
+FIELDS = ("collective", "ranks", "memory", "place", "bytes", "name", "kind", "us", "half0", "half1", "samples", "handoff", "before", "after")
 SMALL = 2 << 20  # goals differ up to and above it
 GOALS = {"median": 0.10, "small": 0.25, "large": 0.40}
 NEAR_US, SHARED_US = 0.15, 5.0  # as tools/bench_report.c and tools/tune_file.c say
 LIMIT = 300  # seconds for a job
+LEFT_OUT = {"moved": "the cores moved between near and far", "disturbed": "other work took a CPU"}
 
 
 def size_name(count):
@@ -50,14 +51,21 @@ def measure(args, ranks, collective, memory, raw):
     return done.stderr.strip() if done.returncode != 0 else None
 
 
+def mode_of(row):
+    """How far the two cores are from each other, if they stayed so from the job's begin, when the choice was made."""
+    if int(row["ranks"]) != 2:
+        return "-"
+    seen = {"near" if us < NEAR_US else "far" if us < SHARED_US else "disturbed" for us in
+            (float(row[when] or row["handoff"]) for when in ("handoff", "before", "after"))}
+    return "disturbed" if "disturbed" in seen else seen.pop() if len(seen) == 1 else "moved"
+
+
 def read_cases(path):
     """{(collective, ranks, memory, place, bytes, mode): [candidates of a run, ...]}, the choice first."""
     cases, last = collections.OrderedDict(), None
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, FIELDS):
-            ranks, handoff = int(row["ranks"]), float(row["handoff"])
-            mode = "-" if ranks != 2 else "near" if handoff < NEAR_US else "far" if handoff < SHARED_US else "disturbed"
-            key = (row["collective"], ranks, row["memory"], row["place"], int(row["bytes"]), mode)
+            key = (row["collective"], int(row["ranks"]), row["memory"], row["place"], int(row["bytes"]), mode_of(row))
             if row["kind"] == "chosen" and row["place"] == "oop":
                 last = {}
             if row["place"] not in last:  # the places of a candidate stand in neighbouring rows
@@ -79,7 +87,7 @@ def regret_of(candidates):
 
 def rows_of(cases):
     for (collective, ranks, memory, place, count, mode), runs in cases.items():
-        if mode == "disturbed":
+        if mode in LEFT_OUT:
             continue
         judged = sorted(((*regret_of(candidates), candidates[0]) for candidates in runs), key=lambda j: j[0])
         _, best, chosen = judged[(len(judged) - 1) // 2]
@@ -180,7 +188,11 @@ def main():
                 what = f"run {run}, {ranks} ranks, {collective}, {memory}: {why or 'done'}"
                 print(what, flush=True)
                 skipped += [what] if why else []
-        rows = list(rows_of(read_cases(raw)))
+        cases = read_cases(raw)
+    rows = list(rows_of(cases))
+    for mode, why in LEFT_OUT.items():
+        count = sum(len(runs) for key, runs in cases.items() if key[-1] == mode)
+        skipped += [f"{count} runs of a case, for {why}"] if count else []
     if not rows:
         print("nothing was measured")
         return 1

@@ -185,7 +185,7 @@ static int be_rank(const struct tune_args *a)
     job.nranks = abc_comm_size(job.comm);
     int code = 1;
     if (bench_frame_open(&job.frame, job.rank, job.nranks, a->pin, share_by_broadcast, job.comm) == 0) {
-        int opened = tune_measure_handoff(&job);
+        int opened = tune_measure_handoff(&job, &job.handoff);
         if (job.rank == 0 && opened == 0)
             opened = tune_file_open(&job);
         if (bench_frame_sum(&job.frame, opened != 0) == 0) /* all go on or none */

@@ -37,9 +37,10 @@ struct tune_candidate {
 struct tune_case {
     abc_collective collective;
     unsigned memory;
-    uint64_t bytes; /* of the largest buffer */
-    uint64_t count; /* of the call */
-    int places;     /* 1, or 2 where in place matters */
+    uint64_t bytes;    /* of the largest buffer */
+    uint64_t count;    /* of the call */
+    int places;        /* 1, or 2 where in place matters */
+    double handoff[2]; /* us, bare, median: before and after the case */
     int ncandidates;
     struct tune_candidate candidate[TUNE_CANDIDATES];
 };
@@ -54,13 +55,13 @@ struct tune_job {
     unsigned memory;        /* of the buffers now */
     char *in, *out;         /* of args->end bytes and more */
     double *room;           /* of all candidates' samples */
-    double handoff;         /* us, bare, median */
+    double handoff;         /* us, bare, median: when the job began */
     FILE *csv;              /* rank 0, or NULL */
     struct tune_file *file; /* rank 0 */
 };
 
-/* tune_measure.c: the bare hand-off, first of all. 0, or -1 after a message. */
-int tune_measure_handoff(struct tune_job *job);
+/* tune_measure.c: the bare hand-off, us, as median. 0, or -1 after a message. */
+int tune_measure_handoff(struct tune_job *job, double *us);
 /* Every case of the job, one after the other; rank 0 tells the file of each. 0, or -1 after a message. */
 int tune_measure_all(struct tune_job *job);
 

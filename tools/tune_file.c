@@ -126,9 +126,10 @@ static void write_csv(const struct tune_job *job, const struct tune_case *c)
     for (int i = 0; job->csv && i < c->ncandidates; i++)
         for (int place = 0; place < c->places; place++) {
             const struct tune_candidate *k = &c->candidate[i];
-            fprintf(job->csv, "%s,%d,%s,%s,%" PRIu64 ",%s,%s,%.4f,%.4f,%.4f,%d,%.4f\n", abc_collective_name(c->collective),
-                    job->nranks, memory_name(c->memory), place ? "ip" : "oop", c->bytes, k->name, i == 0 ? "chosen" : "fixed",
-                    k->median[place], k->half[0][place], k->half[1][place], k->count, job->handoff);
+            fprintf(job->csv, "%s,%d,%s,%s,%" PRIu64 ",%s,%s,%.4f,%.4f,%.4f,%d,%.4f,%.4f,%.4f\n",
+                    abc_collective_name(c->collective), job->nranks, memory_name(c->memory), place ? "ip" : "oop", c->bytes,
+                    k->name, i == 0 ? "chosen" : "fixed", k->median[place], k->half[0][place], k->half[1][place], k->count,
+                    job->handoff, c->handoff[0], c->handoff[1]);
         }
 }
 
