@@ -139,7 +139,7 @@ def torch_table():
     """The ratios of torch.csv."""
     cells, columns = torch_columns()
     parts = ("operations", "ddp", "fsdp", "inference")
-    names = sorted({key[:3] for key in cells if key[0] in parts}, key=lambda k: (parts.index(k[0]), k[1] != "all_reduce", k[1:]))
+    names = sorted({key[:3] for key in cells if key[0] in parts and not key[1].startswith("pass")}, key=lambda k: (parts.index(k[0]), k[1] != "all_reduce", k[1:]))
     yield ("Time on the other ÷ time on abcomm, in brackets microseconds on abcomm; the other is gloo, for inference DeepSpeed's sum in shared "
            "memory. Arena: ordinary tensors ÷ tensors in the arena. All of it: [bench/results/torch.md](../bench/results/torch.md).\n")
     yield "| | bytes | " + " | ".join(f"{table.title(*column)} | arena" for column in columns) + " |"
@@ -150,7 +150,7 @@ def torch_table():
             r = cells.get((*name, column))
             line += [f"{float(r['ratio']):.1f} ({us_text(r['ours_us'])})" if r else "",
                      f"{float(r['arena_gain']):.2f}" if r and r["arena_gain"] else ""]
-        title = {"ddp": "DDP, a step", "fsdp": "FSDP2, a step"}.get(name[0], name[1])
+        title = {"ddp": "DDP, a step", "fsdp": "FSDP2, a step", "inference": f"inference, {name[1]}"}.get(name[0], name[1])
         yield f"| {title} | {table.human(name[2])} | " + " | ".join(line) + " |"
 
 

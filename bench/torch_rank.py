@@ -75,10 +75,6 @@ class Frame:
 
 # ---- operations
 
-def _make(count: int, arena: bool) -> torch.Tensor:
-    return abcomm.torch.empty(count) if arena else torch.empty(count)
-
-
 class Operation:
     """One collective on float32 of a size. bytes: of the larger buffer."""
 
@@ -88,25 +84,29 @@ class Operation:
         self.scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         self.exchange = getattr(dist, "all_to_all_single")
 
+    def _make(self, count: int, arena: bool) -> torch.Tensor:
+        """A new tensor; the pages of the arena have been touched before, as those of a bucket or of FSDP's buffers have."""
+        return self.frame.ours.allocate_tensor(count, dtype=torch.float32) if arena else torch.empty(count)
+
     def fresh(self, turn: int, arena: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """New tensors: (input, output, what the output must be)."""
         rank, size, n = self.frame.rank, self.frame.size, self.count
         pattern = torch.arange(n, dtype=torch.float32).remainder_(61).add_(turn % 89)
         few = n // size
         if self.name == "all_reduce":
-            x = _make(n, arena).copy_(pattern).add_(rank)
+            x = self._make(n, arena).copy_(pattern).add_(rank)
             return x, x, pattern * size + size * (size - 1) / 2
         if self.name == "broadcast":
-            x = _make(n, arena).copy_(pattern).add_(rank)
+            x = self._make(n, arena).copy_(pattern).add_(rank)
             return x, x, pattern
         if self.name == "all_gather_into_tensor":
-            x = _make(few, arena).copy_(pattern[rank * few:(rank + 1) * few])
-            return x, _make(few * size, arena).zero_(), pattern[:few * size]
-        x = _make(few * size, arena).copy_(pattern[:few * size]).add_(rank)
+            x = self._make(few, arena).copy_(pattern[rank * few:(rank + 1) * few])
+            return x, self._make(few * size, arena).zero_(), pattern[:few * size]
+        x = self._make(few * size, arena).copy_(pattern[:few * size]).add_(rank)
         if self.name == "reduce_scatter_tensor":
-            return x, _make(few, arena).zero_(), pattern[rank * few:(rank + 1) * few] * size + size * (size - 1) / 2
+            return x, self._make(few, arena).zero_(), pattern[rank * few:(rank + 1) * few] * size + size * (size - 1) / 2
         mine = pattern[rank * few:(rank + 1) * few]
-        return x, _make(few * size, arena).zero_(), torch.cat([mine + r for r in range(size)])
+        return x, self._make(few * size, arena).zero_(), torch.cat([mine + r for r in range(size)])
 
     def call(self, x: torch.Tensor, y: torch.Tensor, group) -> None:
         if self.name == "all_reduce":
