@@ -47,5 +47,6 @@ def use_arena(model: torch.nn.Module) -> torch.nn.Module:
             found += 1
     if not found:
         raise ValueError("abcomm.torch.use_arena: the model has no DistributedDataParallel and no fully_shard module that can be told "
-                         "where its buffers lie; apply them first (fully_shard needs PyTorch 2.10 or newer)")
+                         "where its buffers lie; apply them first (of fully_shard some older PyTorch has no "
+                         "set_allocate_memory_from_process_group_for_comm)")
     return model
