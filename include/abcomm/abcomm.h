@@ -88,8 +88,9 @@ typedef enum abc_type {
  * Floating sums add in rank order whatever the size, alignment or instruction set, unless an algorithm is named that does not
  * (`abcomm plan --list` tells; ABCOMM_DETERMINISTIC=strict refuses such). Integer sums and products wrap (two's complement);
  * integer averages divide the wrapped sum, truncating toward zero. min and max propagate NaN and put -0 below +0. minloc and
- * maxloc take the smallest index among equal values; a NaN beats every number. abc_op_create and abc_op_create_scaled make further
- * ones.
+ * maxloc take the smallest index among equal values; a NaN beats every number. Where one rank's values are the whole result (one
+ * rank, the first in a scan) they are passed on bit for bit, those of bools and of logical operations too. abc_op_create and
+ * abc_op_create_scaled make further ones.
  */
 typedef enum abc_op {
     ABC_SUM = 0,

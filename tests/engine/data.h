@@ -10,7 +10,7 @@
 
 #include <abcomm/abcomm.h>
 
-/* The first types of abc_type; test_types.c has all. */
+/* The first types of abc_type; test_types.c and test_pairs.c have all. */
 #define TEST_TYPES 4
 
 /* Beyond the library's own operations. */
