@@ -81,6 +81,8 @@ def ones():
             dist.broadcast(x, rank, group=group)
             dist.reduce_scatter(x, parts, group=group)
             dist.all_to_all_single(parts[0], x, group=group)
+            group.all_gather_single(parts[0], x).wait()  # the names since torch 2.13
+            group.reduce_scatter_single(x, parts[0]).wait()
             dist.barrier(group=group)
             assert (parts[0] == 5).all()
             dist.destroy_process_group(group)
