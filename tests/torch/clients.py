@@ -136,7 +136,7 @@ def table(path: Path, results: dict[str, dict[str, Outcome]], versions: dict[str
              f"Made by `./dev clients --install --table` with torch {versions['torch'].partition('+')[0]}, {ranks} ranks. Each program is "
              "run by torchrun without a change", "but the backend's name; those marked * ask for \"gloo\" and run on `abcomm` through "
              "`abcomm.torch.replace_gloo()`. The last column is the", "largest relative difference of a figure, such as the norm of the "
-             "trained weights, between the backends: they add in different orders.", "",
+             "trained weights, between the backends, which add in different", "orders from three ranks on.", "",
              "| program | what | " + " | ".join(backends) + " | difference |", "| --- | --- | " + "--- | " * (len(backends) + 1)]
     for client in CLIENTS:
         row = results.get(client.name)
@@ -145,7 +145,9 @@ def table(path: Path, results: dict[str, dict[str, Outcome]], versions: dict[str
         words = ", ".join(f"{name} {versions[name]}" for name in (p.partition("==")[0] for p in client.packages) if name in versions)
         what = f"{client.what} ({words})" if words else client.what
         compared = [outcome.figures for outcome in row.values()]
-        apart = f"{difference(compared[-1], compared[0]):.0e}" if len(compared) > 1 and all(compared) else ""
+        apart = ""
+        if len(compared) > 1 and all(compared):
+            apart = f"{difference(compared[-1], compared[0]):.0e}".replace("0e+00", "none")
         lines.append(f"| {client.name}{'*' if client.module else ''} | {what} | "
                      + " | ".join(row[backend].result for backend in backends) + f" | {apart} |")
     path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
