@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -168,6 +169,9 @@ def inference(frame, quick: bool) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         for words in (1, 128):
             _infer(frame, calls, dtype, words, max(int(30 * frame.scale), 3))
+    # DeepSpeed leaves its memory behind.
+    for path in Path("/dev/shm").glob(f"deepspeed_*_{os.environ['MASTER_PORT']}_{frame.rank}"):
+        path.unlink(missing_ok=True)
 
 
 @torch.inference_mode()
