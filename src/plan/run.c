@@ -524,9 +524,21 @@ static void say_slow(struct abci_engine *e)
              waited);
 }
 
-/* Nothing moved: wait a little, or find that waiting is pointless. */
+#define LONG_FROM (32u << 10) /* measured with 4 and 8 ranks on 2 CPUs: docs/performance.md */
+
+/* Is much to be moved in the oldest operation? Then a peer is late for longer than a few polls last. */
+static bool is_long(const struct abci_engine *e)
+{
+    uint32_t slot = (e->reads_over + 1) % ABCI_SLOTS;
+    const struct abci_shape *shape = &e->instance[slot].shape;
+    return e->active >> slot & 1 && shape->count * shape->element > LONG_FROM;
+}
+
+/* Nothing moved: wait a little, or find that waiting is pointless. Crowded, a late peer may need this very CPU. */
 static int wait_for_peers(struct abci_engine *e, bool may_sleep)
 {
+    if (e->waiting.spins < e->shm->wait.skipped && is_long(e))
+        e->waiting.spins = e->shm->wait.skipped;
     int status = abci_shm_wait(e->shm, &e->waiting, e->blocked, e->nblocked, current_timeout(e), may_sleep, &e->suspect);
     if (ABCI_LIKELY(status == ABC_PENDING)) {
         if (e->waiting.since != 0 && !e->waiting.said)

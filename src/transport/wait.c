@@ -29,6 +29,7 @@ void abci_shm_wait_policy(struct abci_shm *shm, double timeout)
     bool crowded = (double)shm->nranks > shm->cpus;
     /* A crowded host: the awaited rank needs this CPU. Else spinning is free, for longer than most steps take. */
     shm->wait.spins = wanted >= 0 ? (uint32_t)wanted : crowded ? 16 : 4000;
+    shm->wait.skipped = wanted < 0 && crowded ? 15 : 0;
     shm->wait.yield_time = crowded ? 2e-3 : 2e-5;
     shm->wait.slow = abci_setting_real(ABCI_SET_SLOW);
     shm->wait.timeout = timeout;
