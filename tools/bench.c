@@ -29,7 +29,9 @@ struct bench {
     void *in, *out;                 /* of args.end bytes */
     double *samples[2], *exchanges; /* of args.iterations */
     uint32_t *seeds;                /* of the ranks whose data the result is made of */
-    double handoff_sum;             /* of the rows' hand-offs */
+    abc_call *calls;                /* of args.calls: what one sample times */
+    abc_request **requests;
+    double handoff_sum; /* of the rows' hand-offs */
     bool show_progress;
 };
 
@@ -54,7 +56,7 @@ void *bench_alloc_private(size_t bytes)
 
 static int alloc_buffers(struct bench *b)
 {
-    size_t bytes = b->args.end + 64;
+    size_t bytes = (b->args.end + 64) * (size_t)b->args.calls;
     b->in = b->out = NULL;
     if (b->memory == BENCH_PRIVATE) {
         b->in = bench_alloc_private(bytes);
@@ -65,8 +67,8 @@ static int alloc_buffers(struct bench *b)
     }
     if (b->in && b->out)
         return 0;
-    fprintf(stderr, "abcomm bench: no memory for two %s buffers of %zu bytes; lower -e\n",
-            b->memory == BENCH_PRIVATE ? "private" : "arena", bytes);
+    fprintf(stderr, "abcomm bench: no memory for two %s buffers of %zu bytes; lower -e%s\n",
+            b->memory == BENCH_PRIVATE ? "private" : "arena", bytes, b->args.calls > 1 ? " or the number of calls" : "");
     return -1;
 }
 
@@ -89,30 +91,33 @@ static uint64_t count_of(const struct bench *b, uint64_t bytes, abc_type type)
     return abci_part_by_rank(b->args.collective) ? elements / (uint64_t)b->nranks : elements;
 }
 
-static struct layout lay_out(const struct bench *b, const struct bench_row *row, bool in_place)
+/* Each call of a sample has a piece of the buffers. */
+static struct layout lay_out(const struct bench *b, const struct bench_row *row, bool in_place, int call)
 {
+    size_t piece = (row->bytes + 63) / 64 * 64 * (size_t)call;
+    char *in_base = (char *)b->in + piece, *out_base = (char *)b->out + piece;
     uint64_t n = row->count, all = n * (uint64_t)b->nranks, first = n * (uint64_t)b->rank;
     size_t offset = first * abc_type_size(row->type);
     bool root = b->rank == row->root;
     switch (b->args.collective) {
     case ABC_REDUCE_SCATTER:
-        return (struct layout){b->in, in_place ? (char *)b->in + offset : b->out, all, first, n};
+        return (struct layout){in_base, in_place ? in_base + offset : out_base, all, first, n};
     case ABC_ALLGATHER:
-        return (struct layout){in_place ? (char *)b->out + offset : b->in, b->out, n, 0, all};
+        return (struct layout){in_place ? out_base + offset : in_base, out_base, n, 0, all};
     case ABC_BROADCAST:
-        return (struct layout){in_place ? b->out : b->in, b->out, root ? n : 0, 0, n};
+        return (struct layout){in_place ? out_base : in_base, out_base, root ? n : 0, 0, n};
     case ABC_REDUCE:
-        return (struct layout){in_place && root ? b->out : b->in, b->out, n, 0, root ? n : 0};
+        return (struct layout){in_place && root ? out_base : in_base, out_base, n, 0, root ? n : 0};
     case ABC_GATHER:
-        return (struct layout){in_place && root ? (char *)b->out + offset : b->in, b->out, n, 0, root ? all : 0};
+        return (struct layout){in_place && root ? out_base + offset : in_base, out_base, n, 0, root ? all : 0};
     case ABC_SCATTER:
-        return (struct layout){b->in, in_place && root ? (char *)b->in + offset : b->out, root ? all : 0, first, n};
+        return (struct layout){in_base, in_place && root ? in_base + offset : out_base, root ? all : 0, first, n};
     case ABC_ALLTOALL:
-        return (struct layout){in_place ? b->out : b->in, b->out, all, first, all};
+        return (struct layout){in_place ? out_base : in_base, out_base, all, first, all};
     case ABC_EXSCAN:
-        return (struct layout){in_place ? b->out : b->in, b->out, n, 0, b->rank > 0 ? n : 0};
+        return (struct layout){in_place ? out_base : in_base, out_base, n, 0, b->rank > 0 ? n : 0};
     default:
-        return (struct layout){in_place ? b->out : b->in, b->out, n, 0, n};
+        return (struct layout){in_place ? out_base : in_base, out_base, n, 0, n};
     }
 }
 
@@ -172,29 +177,57 @@ static abc_call call_of(const struct bench *b, const struct bench_row *row, cons
     return call;
 }
 
-/* One call with all that belongs to it; the time is negative when it failed, which has been said then. */
+static void take_seeds(struct bench *b, uint32_t iteration)
+{
+    for (int r = 0; r < b->nranks; r++)
+        b->seeds[r] = bench_seed(iteration, r);
+}
+
+/* What is timed. */
+static int make_calls(struct bench *b)
+{
+    int n = b->args.calls, status = ABC_OK;
+    if (n == 1)
+        return abc_run(b->comm, b->calls);
+    if (b->args.grouped) {
+        status = abc_group_start();
+        for (int i = 0; i < n && status == ABC_OK; i++)
+            status = abc_run(b->comm, &b->calls[i]);
+        return status == ABC_OK ? abc_group_end() : status;
+    }
+    for (int i = 0; i < n && status == ABC_OK; i++)
+        status = abc_start(b->comm, &b->calls[i], &b->requests[i]);
+    for (int i = 0; i < n && status == ABC_OK; i++)
+        status = abc_wait(&b->requests[i]);
+    return status;
+}
+
+/* One sample with all that belongs to it; the time is negative when a call failed, which has been said then. */
 static double sample(struct bench *b, const struct bench_row *row, bool in_place, uint64_t *wrong)
 {
-    struct layout l = lay_out(b, row, in_place);
-    uint32_t limit = row_limit(b, row);
-    abc_call call = call_of(b, row, &l);
-    b->iteration++;
-    for (int r = 0; r < b->nranks; r++)
-        b->seeds[r] = bench_seed(b->iteration, r);
-    bench_fill(l.in, row->type, limit, b->seeds[b->rank], 0, l.in_count);
-
+    uint32_t limit = row_limit(b, row), first = b->iteration + 1;
+    b->iteration += (uint32_t)b->args.calls;
+    for (int i = 0; i < b->args.calls; i++) {
+        struct layout l = lay_out(b, row, in_place, i);
+        b->calls[i] = call_of(b, row, &l);
+        bench_fill(l.in, row->type, limit, bench_seed(first + (uint32_t)i, b->rank), 0, l.in_count);
+    }
     if (bench_frame_begin(&b->frame) != 0)
         return -1;
-    int status = abc_run(b->comm, &call);
+    int status = make_calls(b);
     if (status != ABC_OK) {
         fprintf(stderr, "abcomm bench: %s\n", abc_last_error());
         bench_frame_fail(&b->frame);
         return -1;
     }
     double us = bench_frame_end(&b->frame);
-    if (b->args.corrupt)
-        corrupt(b, row, &l);
-    *wrong += inspect(b, row, &l);
+    for (int i = 0; i < b->args.calls; i++) {
+        struct layout l = lay_out(b, row, in_place, i);
+        take_seeds(b, first + (uint32_t)i);
+        if (b->args.corrupt && i == b->args.calls - 1)
+            corrupt(b, row, &l);
+        *wrong += inspect(b, row, &l);
+    }
     return us;
 }
 
@@ -213,7 +246,7 @@ static void summarise(struct bench *b, struct bench_result *result, double *samp
 static void explain(const struct bench *b, struct bench_row *row)
 {
     char text[96] = "";
-    struct layout l = lay_out(b, row, b->args.places == BENCH_IN_PLACE);
+    struct layout l = lay_out(b, row, b->args.places == BENCH_IN_PLACE, 0);
     abc_call call = call_of(b, row, &l);
     row->algorithm[0] = row->why[0] = 0;
     if (abc_explain(b->comm, &call, text, sizeof text) != ABC_OK || sscanf(text, "%47s by %15[^;]", row->algorithm, row->why) != 2)
@@ -346,8 +379,10 @@ static int measure_all(struct bench *b)
     b->samples[1] = calloc(n, sizeof(double));
     b->exchanges = calloc(n, sizeof(double));
     b->seeds = calloc((size_t)b->nranks, sizeof(uint32_t));
+    b->calls = calloc((size_t)b->args.calls, sizeof(abc_call));
+    b->requests = calloc((size_t)b->args.calls, sizeof(abc_request *));
     int code = 1, opened = 0;
-    if (!b->samples[0] || !b->samples[1] || !b->exchanges || !b->seeds)
+    if (!b->samples[0] || !b->samples[1] || !b->exchanges || !b->seeds || !b->calls || !b->requests)
         fprintf(stderr, "abcomm bench: no memory\n");
     else if (b->rank == 0 && bench_report_open(&b->report, &b->args, &b->frame) != 0)
         opened = 0;
@@ -366,6 +401,8 @@ static int measure_all(struct bench *b)
     free(b->samples[1]);
     free(b->exchanges);
     free(b->seeds);
+    free(b->calls);
+    free(b->requests);
     return code == 0 && wrong > 0 ? 1 : code;
 }
 

@@ -113,6 +113,8 @@ struct bench_args {
     int iterations, warmup;
     unsigned types, ops; /* masks of 1 << abc_type, 1 << abc_op */
     int root;            /* -1: each in turn */
+    int calls;           /* timed as one */
+    bool grouped;        /* so many: in a group, else started one after another */
     bool check, pin, corrupt;
     unsigned memory, places;
     const char *algorithm; /* NULL: the library's choice */

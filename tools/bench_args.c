@@ -16,8 +16,9 @@
 
 #define MOST_BYTES (1ull << 40)
 #define MOST_ITERATIONS 100000
+#define MOST_CALLS 1000
 
-enum { FLAG_MEM = 256, FLAG_ALGO, FLAG_JSON, FLAG_PLACE, FLAG_PIN, FLAG_CORRUPT };
+enum { FLAG_MEM = 256, FLAG_ALGO, FLAG_JSON, FLAG_PLACE, FLAG_PIN, FLAG_GROUP, FLAG_STARTED, FLAG_CORRUPT };
 
 /* A parse in progress. */
 struct parse {
@@ -143,16 +144,31 @@ static int take_root(struct parse *p, const char *text)
     return take_count(p, 'r', text, 0, 1023, &p->args->root);
 }
 
+/* How many calls are timed together; one way of it at a time. */
+static int take_calls(struct parse *p, const char *flag, const char *text, bool grouped)
+{
+    uint64_t calls;
+    if (p->args->calls > 1 && p->args->grouped != grouped)
+        return refuse(p, "--group and --started: calls are in a group or started one by one; leave one of the two out");
+    if (!parse_number(text, 2, MOST_CALLS, false, &calls))
+        return refuse(p, "%s: '%s' is not a number of calls from 2 to %d", flag, text, MOST_CALLS);
+    p->args->calls = (int)calls;
+    p->args->grouped = grouped;
+    return BENCH_RUN;
+}
+
 static int take_flag(struct parse *p, int flag, const char *value)
 {
     static const char *const memories[] = {"private", "arena", "both"}, *const places[] = {"0", "1", "both"};
     struct bench_args *a = p->args;
     int number = 0, code;
-    p->collectives_only = flag == 'o'          ? "-o"
-                          : flag == 'r'        ? "-r"
-                          : flag == FLAG_PLACE ? "--in-place"
-                          : flag == FLAG_ALGO  ? "--algo"
-                                               : p->collectives_only;
+    p->collectives_only = flag == 'o'            ? "-o"
+                          : flag == 'r'          ? "-r"
+                          : flag == FLAG_PLACE   ? "--in-place"
+                          : flag == FLAG_ALGO    ? "--algo"
+                          : flag == FLAG_GROUP   ? "--group"
+                          : flag == FLAG_STARTED ? "--started"
+                                                 : p->collectives_only;
     switch (flag) {
     case 'b':
         return take_bytes(p, 'b', value, 0, &a->begin);
@@ -190,6 +206,10 @@ static int take_flag(struct parse *p, int flag, const char *value)
     case FLAG_JSON:
         a->json = value;
         return BENCH_RUN;
+    case FLAG_GROUP:
+        return take_calls(p, "--group", value, true);
+    case FLAG_STARTED:
+        return take_calls(p, "--started", value, false);
     case FLAG_PIN:
         a->pin = true;
         return BENCH_RUN;
@@ -229,10 +249,12 @@ int bench_args_parse(struct bench_args *args, int argc, char **argv, char *why, 
                                             {"json", required_argument, NULL, FLAG_JSON},
                                             {"in-place", required_argument, NULL, FLAG_PLACE},
                                             {"pin", no_argument, NULL, FLAG_PIN},
+                                            {"group", required_argument, NULL, FLAG_GROUP},
+                                            {"started", required_argument, NULL, FLAG_STARTED},
                                             {"corrupt", no_argument, NULL, FLAG_CORRUPT},
                                             {0}};
     struct parse p = {.args = args, .why = why, .capacity = capacity};
-    *args = (struct bench_args){.begin = 8, .end = 8u << 20, .factor = 4, .iterations = 20, .warmup = 1};
+    *args = (struct bench_args){.begin = 8, .end = 8u << 20, .factor = 4, .iterations = 20, .warmup = 1, .calls = 1};
     args->types = 1u << ABC_F32;
     args->ops = 1u << ABC_SUM;
     args->check = true;
@@ -277,6 +299,8 @@ void bench_args_help(FILE *out)
         "  --mem MEMORY       private, arena (abc_mem_alloc) or both (private)\n"
         "  --in-place PLACE   0, 1 or both (both)\n"
         "  --algo NAME        an algorithm of `abcomm plan --list` instead of the choice by price\n"
+        "  --group N          N calls in a group, each with buffers of its own; a time is that of the whole group\n"
+        "  --started N        the same N calls started one after another, then waited for\n"
         "  --json FILE        the numbers as JSON too; -: instead of the table\n"
         "  --pin              rank r stays on CPU r modulo the allowed ones\n\n"
         "Sizes count as in nccl-tests: the whole vector for allreduce, broadcast, reduce and scans, else the larger of the two\n"

@@ -73,6 +73,7 @@ static void open_json(const struct bench_report *report)
     fprintf(out, "  \"ranks\": %d,\n  \"cpus\": %d,\n  \"pinned\": %s,\n  \"algorithm\": ", f->nranks, f->ncpus,
             a->pin ? "true" : "false");
     json_text(out, a->algorithm ? a->algorithm : "auto");
+    fprintf(out, ",\n  \"calls\": %d,\n  \"grouped\": %s", a->calls, a->grouped ? "true" : "false");
     fprintf(out, ",\n  \"iterations\": %d,\n  \"checked\": %s,\n", a->iterations, a->check ? "true" : "false");
     fprintf(out, "  \"clock\": \"%s\",\n  \"floor_us\": %.4f,\n  \"host\": ", f->tsc ? "tsc" : "monotonic", f->floor_us);
     json_text(out, host.nodename);
@@ -88,6 +89,9 @@ static void open_table(const struct bench_report *report)
     fprintf(report->table, "# abcomm %s bench %s: %d ranks on %d CPUs%s, algorithm %s\n", abc_version(),
             abc_collective_name(a->collective), f->nranks, f->ncpus, a->pin ? ", pinned" : "",
             a->algorithm ? a->algorithm : "auto");
+    if (a->calls > 1)
+        fprintf(report->table, "# a time is that of %d calls, %s\n", a->calls,
+                a->grouped ? "in a group" : "started one after another");
     fprintf(report->table,
             "# minBytes %" PRIu64 " maxBytes %" PRIu64 " %s: %" PRIu64 " warmup iters: %d iters: %d validation: %d\n", a->begin,
             a->end, a->step ? "step" : "factor", a->step ? a->step : a->factor, a->warmup, a->iterations, a->check);
@@ -130,7 +134,7 @@ void bench_report_section(struct bench_report *report, unsigned memory)
 
 static void print_place(struct bench_report *report, const struct bench_row *row, const struct bench_result *r)
 {
-    double algbw = bench_algbw(row->bytes, r->mean);
+    double algbw = bench_algbw(row->bytes * (uint64_t)report->args->calls, r->mean);
     char wrong[24] = "N/A";
     if (report->args->check)
         snprintf(wrong, sizeof wrong, "%" PRIu64, r->wrong);
@@ -173,7 +177,7 @@ static void json_row(struct bench_report *report, const struct bench_row *row)
             row->algorithm, row->why, row->handoff);
     for (int i = 0; i < 2; i++) {
         const struct bench_result *r = &row->place[i];
-        double algbw = bench_algbw(row->bytes, r->mean);
+        double algbw = bench_algbw(row->bytes * (uint64_t)report->args->calls, r->mean);
         if (!r->measured)
             continue;
         fprintf(out, ", \"%s\": {\"time_us\": %.4f, \"p50_us\": %.4f, \"p99_us\": %.4f, \"min_us\": %.4f, ", places[i], r->mean,
@@ -196,7 +200,8 @@ void bench_report_row(struct bench_report *report, const struct bench_row *row)
         if (!r->measured)
             continue;
         report->wrong += r->wrong;
-        report->busbw_sum += bench_algbw(row->bytes, r->mean) * bench_bus_factor(report->args->collective, report->frame->nranks);
+        report->busbw_sum += bench_algbw(row->bytes * (uint64_t)report->args->calls, r->mean) *
+                             bench_bus_factor(report->args->collective, report->frame->nranks);
         report->busbw_count++;
     }
 }

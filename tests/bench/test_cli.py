@@ -91,6 +91,19 @@ def test_choices():
     expect(done.returncode == 1 and "nonsense" in done.stderr, "an unknown algorithm is refused by name", done.stderr)
 
 
+def test_many_calls():
+    for way in ("--group", "--started"):
+        for name in ("allreduce", "reduce_scatter", "alltoall", "gather", "scan"):
+            done = run(3, name, "-b", "24", "-e", "6K", "-f", "256", "-n", "3", "--mem", "both", way, "30")
+            table = rows(done.stdout)
+            expect(done.returncode == 0 and len(table) == 4, f"30 calls of {name}, {way}", done.stdout + done.stderr)
+            expect(all(r[8] == r[12] == "0" for r in table), f"{name}, {way}: nothing is wrong", done.stdout)
+        done = run(2, "allreduce", "-b", "64", "-e", "64", "-n", "4", "-w", "0", way, "5", "--corrupt")
+        expect(done.returncode == 1 and rows(done.stdout)[0][8] == "4", f"{way}: a wrong element is seen", done.stdout)
+        done = run(2, "barrier", "-n", "3", way, "7", "--json", "-")
+        expect(json.loads(done.stdout)["calls"] == 7, f"{way}: barriers", done.stdout + done.stderr)
+
+
 def test_json():
     args = ["allreduce", "-b", "8", "-e", "32", "-n", "3"]
     done = run(2, *args, "--json", "-")
@@ -138,6 +151,10 @@ REFUSALS = [
     (["allreduce", "--mem", "shared"], "private, arena or both"),
     (["allreduce", "--in-place", "yes"], "0, 1 or both"),
     (["allreduce", "-c", "0", "--corrupt"], "shows nothing"),
+    (["allreduce", "--group", "1"], "'1' is not a number of calls from 2 to 1000"),
+    (["allreduce", "--started", "many"], "'many'"),
+    (["allreduce", "--started", "9", "--group", "9"], "leave one of the two out"),
+    (["sendrecv", "--group", "9"], "--group means nothing for sendrecv"),
     (["allreduce", "extra"], "'extra'"),
 ]
 
