@@ -126,7 +126,7 @@ static void leave(struct abci_engine *e, const struct pair *p)
 static bool may_issue(struct abci_engine *e, const struct pair *p, int more)
 {
     const struct abc_request *q = p->q;
-    return q->issued < q->chunks && q->issued - q->finished < (uint64_t)(e->pipeline + more) && e->tokens + more > 0 &&
+    return q->issued < q->chunks && q->issued - q->finished < (uint64_t)e->pipeline + (uint64_t)more && e->tokens + more > 0 &&
            abci_slot_free(e, e->next_sequence);
 }
 
@@ -208,7 +208,7 @@ static const struct abci_header *await_chunk(struct abci_engine *e, const struct
     for (uint32_t polls = waits ? 0 : e->shm->wait.spins; !is_shown(e, p, h, sequence); polls--) {
         if (polls == 0)
             return NULL;
-        abci_pause();
+        abci_shm_relax(e->shm, polls, &(uint16_t){(uint16_t)p->peer->rank}, 1);
     }
     return h;
 }

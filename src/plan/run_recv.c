@@ -110,7 +110,7 @@ static int deliver(struct abci_engine *e, struct abc_request *q, int source, int
     q->mail.mode = s->mode;
     q->mail.bytes = bytes;
     abci_mail_append(&in->pulls_end, q);
-    e->mail->receiving[source / 64] |= 1ull << (source % 64);
+    e->mail->receiving[source / 64] |= 1ull << ((uint32_t)source % 64);
     return 1;
 }
 
@@ -217,7 +217,7 @@ bool abci_receive_brief(struct abci_engine *e, const struct abci_brief *b)
     for (; !abci_mail_arrived(s, in->number); polls--) {
         if (polls == 0)
             return false;
-        abci_pause();
+        abci_shm_relax(e->shm, polls, &(uint16_t){(uint16_t)b->peer}, 1);
     }
     if ((s->tag != b->tag && b->tag != ABC_ANY_TAG) || s->type != b->type || s->count > b->count)
         return false;

@@ -141,7 +141,7 @@ ABCI_TWICE bool gather_peers(struct abci_engine *e, const struct abci_tiny *t, u
             if (polls-- == 0)
                 return false;
             if (polls < relax)
-                abci_pause();
+                abci_shm_relax(e->shm, polls, &(uint16_t){(uint16_t)r}, 1);
             for (uint32_t at = t->fetch; at < t->fetch_end; at += ABCI_LINE)
                 __builtin_prefetch(slot->payload + at); /* so that it comes with the header, and not after it */
             look_at_clock(e);

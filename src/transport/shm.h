@@ -119,6 +119,7 @@ struct abci_control {
     _Alignas(ABCI_LINE) struct abci_failure failure;              /* used in rank 0's block only */
     _Alignas(ABCI_LINE) _Atomic uint64_t left[ABCI_RANK_WORDS];   /* bit r: rank r has left and never touches this block again */
     _Alignas(ABCI_LINE) _Atomic uint64_t probe[8 * 16];           /* start-up measurement: a line a word */
+    _Alignas(ABCI_LINE) _Atomic uint32_t cpu;                     /* 1 + the CPU on which this rank last waited; 0: not known */
     _Alignas(4096) struct abci_header_slot header[ABCI_SLOTS];
     _Alignas(4096) struct abci_counter counter[ABCI_SLOTS][ABCI_COUNTERS];
 };
@@ -206,6 +207,15 @@ static inline bool abci_shm_is_waiter(const struct abci_control *c, uint32_t ran
     if (c->nranks <= 64 || !noted)
         return noted;
     return rank < ABCI_MAX_RANKS && (atomic_load_explicit(&c->waiter[rank / 64], memory_order_relaxed) >> (rank % 64) & 1);
+}
+/* Between two looks of a wait that spins; spins counts them, up or down. */
+void abci_shm_give_way(const struct abci_shm *shm, const uint16_t *blocked, int nblocked);
+static inline void abci_shm_relax(const struct abci_shm *shm, uint32_t spins, const uint16_t *blocked, int nblocked)
+{
+    if (ABCI_UNLIKELY(spins % 64 == 0)) /* 1 to 2 us, as long as a turn of the scheduler */
+        abci_shm_give_way(shm, blocked, nblocked);
+    else
+        abci_pause();
 }
 void abci_shm_ring_waiters(struct abci_shm *shm);
 /* Wake who sleeps on this rank. Call after every store that a peer may wait for. */

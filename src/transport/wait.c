@@ -183,12 +183,33 @@ static int pointless(struct abci_shm *shm, const uint16_t *blocked, int nblocked
     return ABC_ERR_TIMEOUT;
 }
 
+/*
+ * Gives the CPU away if an awaited rank was last seen waiting on this very one: it cannot get on while this rank spins, however
+ * many CPUs there are. Ranks that nobody binds meet on one now and then.
+ */
+void abci_shm_give_way(const struct abci_shm *shm, const uint16_t *blocked, int nblocked)
+{
+    int cpu = sched_getcpu();
+    uint32_t here = (uint32_t)cpu + 1;
+    if (cpu < 0)
+        return;
+    if (atomic_load_explicit(&shm->control->cpu, memory_order_relaxed) != here)
+        atomic_store_explicit(&shm->control->cpu, here, memory_order_relaxed);
+    for (int i = 0; i < nblocked; i++) {
+        const struct abci_control *c = shm->peer[blocked[i]].control;
+        if (c && atomic_load_explicit(&c->cpu, memory_order_relaxed) == here) {
+            sched_yield();
+            return;
+        }
+    }
+}
+
 int abci_shm_wait(struct abci_shm *shm, struct abci_waiting *w, const uint16_t *blocked, int nblocked, double timeout,
                   bool may_sleep, int *culprit)
 {
     if (w->spins < shm->wait.spins) {
         w->spins++;
-        abci_pause();
+        abci_shm_relax(shm, w->spins, blocked, nblocked);
         return ABC_PENDING;
     }
     double now = abci_now();

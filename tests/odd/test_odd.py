@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_odd.py ABCOMM SURROUND RANK - the library on machines that lack something, through real processes.
+"""test_odd.py ABCOMM SURROUND RANK TOGETHER - the library on machines that lack something, through real processes.
 
 Each surrounding (see surround.c, and settings that hide instructions) must give right results, bit by bit the same, in bounded
 time, and the choice must adapt: `abcomm info` and the line that rank 0 logs about its communicator say what was found.
@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-ABCOMM, SURROUND, RANK = sys.argv[1:4]
+ABCOMM, SURROUND, RANK, TOGETHER = sys.argv[1:5]
 LIMIT = 60  # seconds for one run; none needs more than a few
 SKIP = 77
 YIELD = 0.2  # us: the least that giving a CPU away is taken to cost, src/comm/comm.c
@@ -104,6 +104,16 @@ def one_cpu():
         need("a hand-off costs no yields", hand_off(log) >= ranks * YIELD, log)
 
 
+def together_on_one():
+    """There are CPUs for all, but the scheduler puts the ranks on one: whoever waits must give it away. About 3 us a call."""
+    if info([])["cpus"] < 2:
+        raise Skipped("there is only one CPU anyway")
+    code, out, err = run([ABCOMM, "run", "-n", "2", "--", TOGETHER])
+    found = re.search(r"([\d.]+) us a call, 2 ranks on 1 of", out)
+    need("2 ranks on one CPU", code == 0 and found, out + err)
+    need("a waiting rank keeps the CPU from the awaited one", float(found.group(1)) < 60, out)
+
+
 def half_a_cpu():
     found = info(["quota", "0.5"])
     need("info does not see the quota", found["cpus"] == 1 and found["cpus_quota"] == 0.5, str(found))
@@ -135,6 +145,7 @@ CASES = [("kernels, " + name, lambda name=name: kernels(name)) for name in ("sca
     ("process_vm_readv forbidden", no_readv),
     ("process_vm_readv turned off", readv_off),
     ("one CPU", one_cpu),
+    ("two ranks on one of several CPUs", together_on_one),
     ("a quota of half a CPU", half_a_cpu),
     ("64 KB of /dev/shm", small_shm),
     ("few descriptors", few_files),
