@@ -348,8 +348,9 @@ ABC_API int abc_exscan(const void *in, void *out, uint64_t count, abc_type type,
  * block begins, NULL: one after another. Blocks of an output must not overlap. `count` is the own block's.
  *
  * allgatherv and reduce_scatterv take the same counts on all ranks. Of the others only sender and receiver know a size; they tell
- * each other before anything moves, so a difference ends the communicator with both numbers in the text and no output is written.
- * That costs one small message more than the form with equal blocks; a rank of gatherv waits for the root's call. Offsets are a
+ * each other, and a rank that expects another number than it is sent ends the communicator, with both numbers in the text, before
+ * it writes its output. That costs one small message more than the form with equal blocks, but none in alltoallv and scatterv where
+ * no block is longer than 512 bytes / ranks - 16; a rank of gatherv waits for the root's call. Offsets are a
  * rank's own affair. In place as the form with equal blocks; alltoallv with ABC_IN_PLACE as `in`, then in_counts and in_offsets are
  * not looked at.
  */

@@ -1,8 +1,8 @@
 /*
  * counts.c - stage 0: calls with a count for each rank. Checks counts and offsets and copies them, for the caller may change its
  * own while the operation runs; makes the small request that goes first where only sender and receiver know a count
- * (plan/run_counts.c reads what it brings). Before: prepare.c's check of the call. Any thread; one allocation a call; cost: linear
- * in the ranks, with blocks of an output in no ascending order quadratic.
+ * (plan/run_counts.c reads what it brings). Before: prepare.c's check of the call. Any thread; allocates when several such calls
+ * are open at a time; cost: linear in the ranks, with blocks of an output in no ascending order quadratic.
  */
 #include <string.h>
 
@@ -10,20 +10,30 @@
 
 #define ADDRESSABLE (1ull << 47)
 
-/* All in one piece of memory: the request of the exchange, then the lists. */
-static struct abci_counts *allocate(int nranks)
+/* Rows of the exchange that all ranks' fit a header together; the longer ones are cut for the eight bytes of most elements. */
+static uint64_t row_bytes(int nranks)
 {
-    size_t n = (size_t)nranks + 2; /* one more than blocks, for tests that look behind the last */
-    struct abci_counts *c = abci_alloc(sizeof *c + sizeof(struct abc_request) + 8 * n * sizeof(uint64_t));
+    uint64_t row = ABCI_PACKED / (uint64_t)nranks / 8 * 8;
+    return row > ABCI_COUNTS_WORDS ? row : ABCI_COUNTS_WORDS;
+}
+
+/* All in one piece of memory: the request of the exchange, then the lists, then what is told and heard. */
+static struct abci_counts *allocate(abc_comm *comm)
+{
+    size_t n = (size_t)comm->nranks + 2; /* one more than blocks, for tests that look behind the last */
+    size_t cleared = sizeof(struct abci_counts) + sizeof(struct abc_request) + 4 * n * sizeof(uint64_t);
+    struct abci_counts *c = abci_counts_take(comm, cleared + 2 * n * row_bytes(comm->nranks));
     if (!c)
         return NULL;
+    memset(c, 0, cleared);
     uint64_t *list = (uint64_t *)(void *)((char *)(c + 1) + sizeof(struct abc_request));
     for (int b = ABCI_IN; b <= ABCI_OUT; b++, list += 2 * n) {
         c->vector.count[b] = list;
         c->vector.offset[b] = list + n;
     }
-    c->told = list;
-    c->heard = list + 2 * n;
+    c->row = row_bytes(comm->nranks);
+    c->told = (char *)list;
+    c->heard = c->told + n * c->row;
     return c;
 }
 
@@ -124,17 +134,18 @@ static int make_exchange(abc_comm *comm, const abc_call *call, struct abci_count
     bool all = call->collective == ABC_ALLTOALLV;
     const uint64_t *known = c->vector.count[call->collective == ABC_GATHERV ? ABCI_OUT : ABCI_IN];
     abc_call first;
+    if (call->collective == ABC_GATHERV) /* its blocks go the other way */
+        c->row = ABCI_COUNTS_WORDS;
     for (int r = 0; r < comm->nranks; r++) {
-        c->told[2 * r] = known[r];
-        c->told[2 * r + 1] = c->most;
+        const uint64_t words[2] = {known[r], c->most};
+        memcpy(c->told + (uint64_t)r * c->row, words, sizeof words);
     }
-    c->mine = call->count;
     c->expected = all ? c->vector.count[ABCI_OUT] : NULL;
     abc_call_init(&first, all ? ABC_ALLTOALL : ABC_SCATTER);
     first.in = c->told;
     first.out = c->heard;
-    first.count = 2;
-    first.type = ABC_U64;
+    first.count = c->row;
+    first.type = ABC_U8;
     first.root = call->root;
     first.timeout = call->timeout;
     c->first = (struct abc_request *)(void *)(c + 1);
@@ -148,9 +159,10 @@ static int make_exchange(abc_comm *comm, const abc_call *call, struct abci_count
 
 int abci_counts_make(abc_comm *comm, const abc_call *call, struct abc_request *q)
 {
-    struct abci_counts *c = q->counts = allocate(comm->nranks);
+    struct abci_counts *c = q->counts = allocate(comm);
     if (!c)
         return abci_error(ABC_ERR_MEMORY, "no memory for the counts of %d ranks", comm->nranks);
+    c->mine = call->count;
     int status = take_lists(comm, call, c);
     const uint64_t element = abc_type_size(call->type);
     for (int b = ABCI_IN; b <= ABCI_OUT; b++) {

@@ -346,7 +346,7 @@ int abci_prepare_why(abc_comm *comm, const abc_call *c, struct abc_request *q, e
     int status = prepare(comm, c, q, why);
     if (ABCI_UNLIKELY(status != ABC_OK)) {
         abci_free(q->products);
-        abci_free(q->counts);
+        abci_counts_give(comm, q->counts);
         q->products = NULL;
         q->counts = NULL;
     }
@@ -367,7 +367,7 @@ ABC_API int abc_explain(abc_comm *comm, const abc_call *call, char *text, size_t
         return abci_error(ABC_ERR_ARGUMENT, "there is no room for the text");
     int status = abci_prepare_why(comm, call, &q, &why);
     abci_free(q.products);
-    abci_free(q.counts);
+    abci_counts_give(comm, q.counts);
     if (status == ABC_OK && q.message)
         snprintf(text, capacity, "message of %llu bytes", (unsigned long long)q.mail.bytes);
     else if (status == ABC_OK)

@@ -40,9 +40,10 @@ void abci_request_keep(struct abc_request *q)
     if (q->backup)
         memcpy(q->backup, q->out, q->backup_bytes);
     abci_scale(q);
-    if (ABCI_UNLIKELY(q->counts && q->counts->first))
-        abci_engine_start(&q->comm->engine,
-                          q->counts->first); /* the exchange of counts; the operation itself is queued behind it */
+    if (ABCI_UNLIKELY(q->counts && q->counts->first)) { /* the exchange of counts; the operation itself is queued behind it */
+        abci_counts_pack(&q->comm->engine, q);
+        abci_engine_start(&q->comm->engine, q->counts->first);
+    }
 }
 
 /* Go on with a call whose header abci_engine_run_tiny has stored; the claim is held. */
@@ -50,8 +51,22 @@ static int run_late(abc_comm *comm, const abc_call *call)
 {
     struct abc_request q;
     q.heap = q.persistent = false;
-    abci_prepare(comm, call, &q); /* cannot fail: it is the call that was prepared before */
-    return abci_report(&q, abci_engine_run_late(&comm->engine, &q));
+    int status = abci_prepare(comm, call, &q); /* it is the call that was prepared before: only memory for counts can be missing */
+    if (ABCI_UNLIKELY(status != ABC_OK)) {
+        abci_engine_drop_late(&comm->engine, status);
+        return status;
+    }
+    struct abci_counts *counts = q.counts;
+    if (ABCI_LIKELY(!counts || !counts->first))
+        status = abci_engine_run_late(&comm->engine, &q);
+    else {
+        abci_counts_pack(&comm->engine, &q);
+        abci_engine_run_late(&comm->engine, counts->first); /* its header it was */
+        status = abci_engine_run(&comm->engine, &q);
+    }
+    status = abci_report(&q, status);
+    abci_counts_give(comm, counts);
+    return status;
 }
 
 /* A call that may be short, with no option set: the engine may know it already. */
@@ -87,7 +102,7 @@ ABC_API int abc_run(abc_comm *comm, const abc_call *call)
         status = abci_report(&q, abci_engine_run(&comm->engine, &q));
     }
     if (ABCI_UNLIKELY(q.backup || q.products || q.counts)) {
-        abci_free(q.counts);
+        abci_counts_give(comm, q.counts);
         abci_free(q.backup);
         abci_free(q.products);
     }

@@ -438,7 +438,7 @@ void abci_request_give(struct abc_comm *comm, struct abc_request *q)
 {
     abci_free(q->backup);
     abci_free(q->products);
-    abci_free(q->counts);
+    abci_counts_give(comm, q->counts);
     q->backup = q->products = NULL;
     q->counts = NULL;
     atomic_store_explicit(&q->state, ABCI_REQUEST_FREED, memory_order_relaxed); /* as long as it is spare, a stale handle shows */
@@ -451,6 +451,18 @@ void abci_request_give(struct abc_comm *comm, struct abc_request *q)
     q->next = comm->spare;
     comm->spare = q;
     pthread_mutex_unlock(&comm->lock);
+}
+
+struct abci_counts *abci_counts_take(struct abc_comm *comm, size_t bytes)
+{
+    struct abci_counts *c = atomic_exchange_explicit(&comm->spare_counts, NULL, memory_order_acquire); /* pairs with give */
+    return c ? c : abci_alloc(bytes);
+}
+
+void abci_counts_give(struct abc_comm *comm, struct abci_counts *counts)
+{
+    if (counts) /* release: pairs with abci_counts_take */
+        abci_free(atomic_exchange_explicit(&comm->spare_counts, counts, memory_order_acq_rel));
 }
 
 /* Where the caller's configuration says nothing the environment decides. */

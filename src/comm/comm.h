@@ -17,12 +17,13 @@ struct abc_comm {
     struct abci_shm *shm; /* outlives the handle until every peer has left: see comm_end.c */
     struct abci_engine engine;
     struct abci_chooser *chooser;
-    uint32_t splits;                           /* so far: the same on all ranks */
-    uint32_t epoch;                            /* hash that seeds the chain */
-    _Atomic uint32_t live;                     /* started or persistent requests that the caller has not freed */
-    pthread_mutex_t lock;                      /* guards spare */
-    struct abc_request *spare;                 /* freed requests, kept so that starting allocates nothing */
-    _Atomic(struct abc_request *) spare_first; /* one more, taken before those, without the lock */
+    uint32_t splits;                            /* so far: the same on all ranks */
+    uint32_t epoch;                             /* hash that seeds the chain */
+    _Atomic uint32_t live;                      /* started or persistent requests that the caller has not freed */
+    pthread_mutex_t lock;                       /* guards spare */
+    struct abc_request *spare;                  /* freed requests, kept so that starting allocates nothing */
+    _Atomic(struct abc_request *) spare_first;  /* one more, taken before those, without the lock */
+    _Atomic(struct abci_counts *) spare_counts; /* memory of the last call with counts */
     bool has_thread;
     pthread_t thread;
     _Atomic int stop;
@@ -42,6 +43,9 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *conf
 /* A request from the spare ones or the heap, NULL when there is no memory; and back. */
 struct abc_request *abci_request_take(struct abc_comm *comm);
 void abci_request_give(struct abc_comm *comm, struct abc_request *request);
+/* The same for the memory of a call's counts, which has one size for a communicator; it is not cleared. give accepts NULL. */
+struct abci_counts *abci_counts_take(struct abc_comm *comm, size_t bytes);
+void abci_counts_give(struct abc_comm *comm, struct abci_counts *counts);
 
 /* comm_end.c */
 /* Keep the control block until peers have left it. Takes over shm. Also frees others that are over by now. */

@@ -150,6 +150,7 @@ ABC_API int abc_comm_destroy(abc_comm *comm)
         abci_free(q);
     }
     abci_free(atomic_load_explicit(&comm->spare_first, memory_order_relaxed));
+    abci_free(atomic_load_explicit(&comm->spare_counts, memory_order_relaxed));
     pthread_mutex_destroy(&comm->lock);
     abci_comm_retire(comm->shm);
     abci_free(comm);

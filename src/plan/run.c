@@ -166,6 +166,7 @@ void abci_engine_close(struct abci_engine *e)
 {
     abci_regions_free(e);
     abci_joint_close(e);
+    abci_tiny_close(e);
     abci_mail_room_close(e);
     abci_free(e->instance);
     abci_free(e->blocked);
@@ -709,6 +710,13 @@ int abci_engine_run_late(struct abci_engine *e, struct abc_request *q)
     return run_claimed(e, q);
 }
 
+void abci_engine_drop_late(struct abci_engine *e, int status)
+{
+    fail_local(e, status);
+    fail_all(e);
+    release_claim(e);
+}
+
 /* Nothing is outstanding that a pass would advance, so nobody is held up by a wait for one message. */
 static bool is_idle(const struct abci_engine *e)
 {
@@ -733,7 +741,7 @@ int abci_engine_run_briefs(struct abci_engine *e, const struct abci_brief *messa
  */
 static bool begin_short(struct abci_engine *e, struct abc_request *q)
 {
-    if (!q->plain || q->counted || e->queue || e->active)
+    if (!q->plain || q->counted || q->counts || e->queue || e->active)
         return false;
     struct abci_tiny *t = abci_tiny_known(e, q);
     if (!t) {

@@ -129,20 +129,28 @@ struct abci_engine;
 
 /*
  * Counts of a call whose blocks differ. Where only sender and receiver know them (ABCI_PAIRS) they are exchanged first, by a
- * request of its own that runs just before: `told` holds for each rank how many elements this rank thinks that it sends or gets,
- * and the most that it knows of any block; `heard` the same from others. From the heap; freed with the request.
+ * request of its own that runs just before. `told` has a row for each rank: how many elements this rank thinks that it sends or
+ * gets, the most that it knows of any block, and the block itself if that most leaves room for it; `heard` has the same from
+ * others. From the heap; kept for the next call.
  */
+#define ABCI_COUNTS_WORDS (2 * sizeof(uint64_t)) /* at the beginning of a row */
 struct abci_counts {
     struct abci_vector vector;
     struct abc_request *first; /* the exchange, or NULL */
-    uint64_t *told, *heard;    /* [nranks][2] of an alltoallv; of the rooted ones told is the root's, heard has one row */
+    char *told, *heard;        /* [nranks] rows of an alltoallv; of the rooted ones told is the root's, heard has one row */
+    uint64_t row;              /* bytes of a row: what leaves all of them in a header, where that is possible */
     uint64_t most;             /* of any block that this rank knows */
     uint64_t total;            /* of all blocks, where this rank knows them */
     const uint64_t *expected;  /* [nranks] what must be heard from each; NULL: only from the root, `mine` */
     uint64_t mine;
 };
-/* run_counts.c: the exchange is over: compare, and see how many chunks it takes. Negative: mismatch, the communicator has failed.
+/* run_counts.c: put the blocks beside their counts before the exchange starts, if all fit. */
+void abci_counts_pack(const struct abci_engine *engine, const struct abc_request *request);
+/*
+ * The exchange is over: compare, and see how many chunks it takes. ABCI_DELIVERED: none, the exchange has brought the blocks.
+ * Negative: mismatch, the communicator has failed.
  */
+#define ABCI_DELIVERED 1
 int abci_counts_settle(struct abci_engine *engine, struct abc_request *request);
 
 #define ABCI_EAGER (16 << 10)    /* IN areas up to this size are staged before the header is stored */
@@ -150,7 +158,18 @@ int abci_counts_settle(struct abci_engine *engine, struct abc_request *request);
 #define ABCI_TINY_KINDS 16       /* a power of two; two kinds may want the same place, then each makes the other forgotten */
 
 /* What is left to do when the peers' pieces are known. NONE: an empty place. */
-enum abci_tiny_work { ABCI_TINY_NONE, ABCI_TINY_REDUCE, ABCI_TINY_MOVE };
+enum abci_tiny_work { ABCI_TINY_NONE, ABCI_TINY_REDUCE, ABCI_TINY_MOVE, ABCI_TINY_LISTS };
+
+/* Of a short call with a count for each rank: its lists, and in bytes what goes to and comes from each. From the heap. */
+struct abci_lists {
+    uint64_t *count[2], *offset[2]; /* as in struct abci_vector, but of wide buffers only */
+    uint64_t row;                   /* blocks travel in rows beside their counts (struct abci_counts); 0: the peers know them */
+    uint64_t most;                  /* elements of any block that this rank knows */
+    uint64_t hash;
+    struct abci_parcel {
+        uint32_t from, sent, to, got;
+    } parcel[];
+};
 
 /* run_learn.c: a short call, kept for the next one like it; run_tiny.c does it. IN and OUT are the caller's buffers here. */
 struct abci_tiny {
@@ -169,6 +188,7 @@ struct abci_tiny {
     struct {                        /* to staging: so many pieces of IN, one behind another there */
         uint32_t pieces, from, to, bytes, stride, base, room; /* base: where staging begins in the area; room: its bytes */
     } copy;
+    struct abci_lists *lists;  /* blocks of different sizes; NULL: all alike */
     uint32_t hash;             /* of the call, for the chain */
     struct abci_header header; /* the own one, as far as it is known before: from `collective` to `count` */
     uint64_t wants, mask;      /* the same bytes of a peer's up to counter0, and which of them are compared */
@@ -236,6 +256,7 @@ struct abci_engine {
     uint32_t short_chain;
     uint64_t looked;                        /* run_tiny.c: ticks at the last look at the clock */
     struct abci_tiny tiny[ABCI_TINY_KINDS]; /* by kind of call, see run_learn.c */
+    uint64_t lists_seen;                    /* hash of the last call's counts: learnt when they come again */
     struct abci_mailroom *mail;             /* messages to and from one peer */
     uint32_t messages;                      /* of those, started and not complete */
     _Atomic(struct abc_request *) leads;    /* spare ones, see run_joint.c; taken and given by any thread */
@@ -256,6 +277,8 @@ int abci_engine_run(struct abci_engine *engine, struct abc_request *request);
 #define ABCI_LATE 2
 int abci_engine_run_tiny(struct abci_engine *engine, const abc_call *call);
 int abci_engine_run_late(struct abci_engine *engine, struct abc_request *request);
+/* The caller cannot go on: the communicator ends with the thread's last error. */
+void abci_engine_drop_late(struct abci_engine *engine, int status);
 /*
  * Short messages on an idle engine, one after another: returns how many of them are over. Of the next one nothing has happened:
  * there is no free slot, it is long, its message is late or another one came; abci_engine_run does it.

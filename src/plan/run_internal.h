@@ -88,6 +88,8 @@ uint32_t abci_call_hash(const struct abci_call_id *id);
 void abci_tiny_learn(struct abci_engine *e, const struct abc_request *request);
 struct abci_tiny *abci_tiny_known(struct abci_engine *e, const struct abc_request *request);
 bool abci_tiny_resolve(const struct abci_tiny *t, const char **in, char **out);
+bool abci_tiny_same_lists(const struct abci_engine *e, const struct abci_tiny *t, const abc_call *call);
+void abci_tiny_close(struct abci_engine *e); /* frees what is kept */
 static inline struct abci_tiny *abci_tiny_place(struct abci_engine *e, uint32_t collective, uint64_t count, uint32_t type,
                                                 uint32_t op, uint32_t root)
 {
@@ -101,7 +103,7 @@ static inline struct abci_tiny *abci_tiny_like(struct abci_engine *e, const abc_
     const struct abc_request *q = &t->like;
     uint64_t other = (q->id.count ^ c->count) | (q->id.collective ^ collective) | ((uint32_t)q->reduction.type ^ type) |
                      ((uint32_t)q->reduction.op ^ op) | (q->id.root ^ root);
-    if (other || t->work == ABCI_TINY_NONE)
+    if (other || t->work == ABCI_TINY_NONE || (ABCI_UNLIKELY(t->lists != NULL) && !abci_tiny_same_lists(e, t, c)))
         return NULL;
     *in = c->in;
     *out = c->out;

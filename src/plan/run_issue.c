@@ -120,18 +120,36 @@ static void store_header(struct abci_engine *e, struct abci_instance *inst)
     abci_shm_notify(e->shm);
 }
 
-/* May the queue's next chunk go now? 1 yes, 0 not yet, negative error. */
-static int may_issue(struct abci_engine *e, struct abc_request *q, const struct abci_instance *inst)
+static void leave_queue(struct abci_engine *e)
 {
-    if (!q || inst->state != ABCI_INSTANCE_FREE || e->undecided || q->issued - q->finished >= (uint64_t)e->pipeline ||
-        !abci_slot_free(e, e->next_sequence))
+    e->queue = e->queue->next;
+    if (!e->queue)
+        e->queue_end = &e->queue;
+}
+
+/* May the queue's next chunk go now? */
+static bool may_issue(struct abci_engine *e, const struct abc_request *q, const struct abci_instance *inst)
+{
+    return q && inst->state == ABCI_INSTANCE_FREE && !e->undecided && q->issued - q->finished < (uint64_t)e->pipeline &&
+           abci_slot_free(e, e->next_sequence);
+}
+
+/* The operation's counts are known, and with short blocks it is over by that. 1 it is, 0 go on, ABC_PENDING, negative error. */
+static int settle_counts(struct abci_engine *e, struct abc_request *q)
+{
+    struct abc_request *first = q->counts->first;
+    if (!first || q->issued > 0)
         return 0;
-    if (ABCI_LIKELY(!q->counts || q->issued > 0 || !q->counts->first))
-        return 1;
-    if (atomic_load_explicit(&q->counts->first->state, memory_order_relaxed) != ABCI_REQUEST_COMPLETE)
-        return 0; /* the exchange of counts is in flight */
+    if (atomic_load_explicit(&first->state, memory_order_relaxed) != ABCI_REQUEST_COMPLETE)
+        return ABC_PENDING; /* the exchange of counts is in flight */
     int status = abci_counts_settle(e, q);
-    return status == ABC_OK ? 1 : status;
+    if (status != ABCI_DELIVERED)
+        return status;
+    q->first_sequence = first->first_sequence;
+    abci_note(e, q, ABCI_EVENT_START, q->first_sequence, ABC_PENDING);
+    leave_queue(e);
+    abci_complete(e, q, ABC_OK, false);
+    return 1;
 }
 
 /* Fill the instance for a chunk of the request, as far as that says nothing about where the bytes are. */
@@ -180,20 +198,19 @@ static void set_in_flight(struct abci_engine *e, struct abci_instance *inst)
     e->next_sequence = inst->sequence + 1;
     if (q->issued == 0)
         q->first_sequence = inst->sequence;
-    if (++q->issued == q->chunks) {
-        e->queue = q->next;
-        if (!e->queue)
-            e->queue_end = &e->queue;
-    }
+    if (++q->issued == q->chunks)
+        leave_queue(e);
 }
 
 int abci_issue(struct abci_engine *e)
 {
     struct abc_request *q = e->queue;
     struct abci_instance *inst = &e->instance[e->next_sequence % ABCI_SLOTS];
-    int status = may_issue(e, q, inst);
-    if (status <= 0)
-        return status;
+    int status = ABCI_UNLIKELY(q && q->counts) ? settle_counts(e, q) : 0;
+    if (status != 0)
+        return status == ABC_PENDING ? 0 : status;
+    if (!may_issue(e, q, inst))
+        return 0;
     bool laid_out = e->header_stored; /* by run_tiny.c, which has staged the input too where no header holds it */
     inst->sequence = e->next_sequence;
     fill_instance(e, inst, q, q->issued);

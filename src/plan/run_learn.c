@@ -224,8 +224,144 @@ struct abci_tiny *abci_tiny_known(struct abci_engine *e, const struct abc_reques
     struct abci_tiny *t = place_for(e, q);
     bool same = t->work != ABCI_TINY_NONE && t->like.run == q->run && t->like.id.collective == q->id.collective &&
                 t->like.id.count == q->id.count && t->like.reduction.type == q->reduction.type &&
-                t->like.reduction.op == q->reduction.op && t->like.id.root == q->id.root;
+                t->like.reduction.op == q->reduction.op && t->like.id.root == q->id.root && !t->lists;
     return same && !(t->large && is_direct(q)) ? t : NULL;
+}
+
+static void keep(struct abci_tiny *place, const struct abci_tiny *t)
+{
+    if (place->lists != t->lists)
+        abci_free(place->lists);
+    *place = *t;
+}
+
+void abci_tiny_close(struct abci_engine *e)
+{
+    for (int i = 0; i < ABCI_TINY_KINDS; i++)
+        abci_free(e->tiny[i].lists);
+    memset(e->tiny, 0, sizeof e->tiny);
+}
+
+/* ---- Calls with a count for each rank
+ * ---------------------------------------------------------------------------------------------------------------------- */
+
+/* One piece of memory. */
+static struct abci_lists *new_lists(size_t n)
+{
+    struct abci_lists *l = abci_alloc(sizeof *l + n * (sizeof *l->parcel + 4 * sizeof(uint64_t)));
+    uint64_t *list = l ? (uint64_t *)(void *)(l->parcel + n) : NULL;
+    for (int b = ABCI_IN; l && b <= ABCI_OUT; b++, list += 2 * n) {
+        l->count[b] = list;
+        l->offset[b] = list + n;
+    }
+    return l;
+}
+
+static uint64_t hash_lists(const struct abc_request *q, int nranks)
+{
+    const struct abci_vector *v = q->shape.vector;
+    uint64_t h = q->id.collective;
+    for (int b = ABCI_IN; b <= ABCI_OUT; b++)
+        for (int r = 0; r < nranks; r++) {
+            h = (h ^ v->count[b][r]) * 0xbf58476d1ce4e5b9u;
+            h = ((h ^ h >> 29) ^ v->offset[b][r]) * 0x94d049bb133111ebu;
+        }
+    return h ^ h >> 32;
+}
+
+static void fill_lists(const struct abci_engine *e, struct abci_lists *l, const struct abc_request *q)
+{
+    const int rank = e->shm->rank, nranks = e->shm->nranks;
+    const struct abci_vector *v = q->shape.vector;
+    const uint64_t element = q->shape.element;
+    bool all = q->id.collective == ABC_ALLTOALLV;
+    l->row = all ? q->counts->row : 0;
+    l->most = q->counts->most;
+    l->hash = e->lists_seen;
+    for (int b = ABCI_IN; b <= ABCI_OUT; b++)
+        for (int r = 0; r < nranks; r++) {
+            l->count[b][r] = v->count[b][r];
+            l->offset[b][r] = v->offset[b][r];
+        }
+    for (int r = 0; r < nranks; r++)
+        l->parcel[r] = (struct abci_parcel){
+            .from = all ? (uint32_t)(v->offset[ABCI_IN][r] * element) : 0,
+            .sent = (uint32_t)(v->count[ABCI_IN][all ? r : rank] * element),
+            .to = (uint32_t)(v->offset[ABCI_OUT][r] * element),
+            .got = (uint32_t)(v->count[ABCI_OUT][r] * element),
+        };
+}
+
+/* What a call of equal blocks, each as long as the longest, comes to; then only what there is of them is shown and fetched. */
+static bool learn_equal(struct abci_tiny *t, const struct abc_request *q, const struct abci_lists *l, int rank)
+{
+    struct abc_request equal = l->row ? *q->counts->first : *q;
+    equal.shape.vector = NULL;
+    if (!learn_steps(t, &equal) || t->work != ABCI_TINY_MOVE || !learn_header(t, &equal))
+        return false;
+    t->shown = 0;
+    t->work = ABCI_TINY_LISTS;
+    t->copy.bytes = l->parcel[rank].sent;
+    t->copy.pieces = l->parcel[rank].sent > 0;
+    if (l->row) {
+        uint32_t most = 0;
+        for (int r = t->first; r < t->end; r++)
+            most = l->parcel[r].got > most ? l->parcel[r].got : most;
+        t->fetch_end = t->at + (uint32_t)ABCI_COUNTS_WORDS + most;
+    }
+    t->like = *q;
+    t->like.run = equal.run;
+    t->like.id.count = q->counts->mine;
+    t->like.shape.vector = NULL;
+    t->like.counts = NULL;
+    return true;
+}
+
+/* Counts that come for the second time, of blocks that a header or its staging holds. */
+static void learn_lists(struct abci_engine *e, const struct abc_request *q)
+{
+    const struct abci_counts *c = q->counts;
+    bool all = q->id.collective == ABC_ALLTOALLV, far = (q->extent[ABCI_IN] | q->extent[ABCI_OUT]) >> 32;
+    uint64_t hash = hash_lists(q, e->shm->nranks), most = c->most * q->shape.element;
+    if ((q->id.collective != ABC_ALLGATHERV && !all) || e->shm->nranks < 2 || most == 0 || far || (all && q->in_place) ||
+        (all ? most > c->row - ABCI_COUNTS_WORDS || c->first->planned != 1 : q->planned != 1))
+        return;
+    struct abci_tiny *place =
+        abci_tiny_place(e, q->id.collective, c->mine, (uint32_t)q->reduction.type, (uint32_t)q->reduction.op, q->id.root);
+    if (hash != e->lists_seen || (place->lists && place->lists->hash == hash)) {
+        e->lists_seen = hash;
+        return;
+    }
+    struct abci_tiny t;
+    memset(&t, 0, sizeof t);
+    t.lists = place->lists ? place->lists : new_lists((size_t)e->shm->nranks);
+    if (!t.lists)
+        return; /* the next one may have the memory */
+    place->work = ABCI_TINY_NONE;
+    place->lists = t.lists;
+    fill_lists(e, t.lists, q);
+    if (learn_equal(&t, q, t.lists, e->shm->rank))
+        keep(place, &t);
+}
+
+static bool same_list(const struct abci_lists *l, int b, const uint64_t *counts, const uint64_t *offsets, int nranks)
+{
+    uint64_t at = 0, differs = !counts;
+    for (int r = 0; r < nranks && !differs; r++) {
+        uint64_t offset = offsets ? offsets[r] : at;
+        differs = (counts[r] ^ l->count[b][r]) | (offset ^ l->offset[b][r]);
+        at = offset + counts[r];
+    }
+    return !differs;
+}
+
+bool abci_tiny_same_lists(const struct abci_engine *e, const struct abci_tiny *t, const abc_call *c)
+{
+    int n = e->shm->nranks;
+    if (!same_list(t->lists, ABCI_OUT, c->out_counts, c->out_offsets, n))
+        return false;
+    return t->lists->row == 0 || (c->in != ABC_IN_PLACE && c->out != ABC_IN_PLACE && c->in != c->out &&
+                                  same_list(t->lists, ABCI_IN, c->in_counts, c->in_offsets, n));
 }
 
 void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
@@ -233,9 +369,12 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
     uint64_t bytes = q->shape.count * q->shape.element;
     if (e->machine.price.crowding > 1 || bytes > ABCI_TINY_MAX) /* crowded, the peers are hardly ever there: work for nothing */
         return;
+    if (q->shape.vector) {
+        learn_lists(e, q);
+        return;
+    }
     bool barrier = q->id.collective == ABC_BARRIER;
-    if ((bytes == 0 && !barrier) || q->planned != 1 || q->reduction.user || q->shape.vector || e->shm->nranks < 2 ||
-        abci_tiny_known(e, q))
+    if ((bytes == 0 && !barrier) || q->planned != 1 || q->reduction.user || e->shm->nranks < 2 || abci_tiny_known(e, q))
         return;
     struct abci_tiny t;
     memset(&t, 0, sizeof t);
@@ -249,7 +388,7 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
     t.like.ran_direct = false;
     t.like.reduction.final = 1;
     t.like.reduction.store = ABCI_STORE_PLAIN;
-    *place_for(e, q) = t;
+    keep(place_for(e, q), &t);
 }
 
 /* ABC_IN_PLACE, or the other buffer is none: resolved as prepare.c does; false where that has more to say. */

@@ -232,6 +232,7 @@ static int step_fetch(struct abci_engine *e, struct abci_instance *inst, const s
         struct source src = {0};
         if (to.bytes == 0)
             continue;
+        from.bytes = to.bytes; /* of an alltoallv's IN this rank knows its own list: how long its block is, not the peer's */
         int status = abci_locate(e, inst, peer->rank, peer->counter, s->src.buffer, from, &src);
         char *dst = own_block(inst, s->dst.buffer, to), *dst2 = staged_block(inst, s, to);
         if (status == ABC_OK && src.local) {

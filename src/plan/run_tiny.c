@@ -110,6 +110,58 @@ static bool same_call(const struct abci_header *h, const struct abci_tiny *t, ui
     return (known & t->mask) == t->wants && h->algorithm == t->header.algorithm && h->count == t->header.count && h->chain == chain;
 }
 
+/* Blocks of different sizes: the own one, or, in rows, one for each peer beside what that peer compares. */
+__attribute__((noinline)) static void show_lists(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence,
+                                                 const char *in)
+{
+    struct abci_header_slot *slot = abci_shm_header(e->shm->control, sequence);
+    const struct abci_lists *l = t->lists;
+    int me = e->shm->rank;
+    if (t->staged)
+        return; /* copied before */
+    if (l->row == 0) {
+        memcpy(t->fetch_end ? slot->payload : slot->head.payload, in, l->parcel[me].sent);
+        return;
+    }
+    for (int r = t->first; r < t->end; r++) {
+        const struct abci_parcel *p = &l->parcel[r];
+        const uint64_t words[2] = {l->count[ABCI_IN][r], l->most};
+        uint8_t *row = slot->payload + (uint64_t)r * l->row;
+        if (r == me)
+            continue;
+        memcpy(row, words, sizeof words);
+        if (p->sent)
+            memcpy(row + sizeof words, in + p->from, p->sent);
+    }
+}
+
+/* Do all peers send what this rank expects, and does each know of short blocks only? Else the general machine has the rest. */
+static bool rows_fit(const struct abci_engine *e, const struct abci_tiny *t)
+{
+    const struct abci_lists *l = t->lists;
+    for (int r = t->first; r < t->end; r++) {
+        uint64_t words[2];
+        if (r == e->shm->rank)
+            continue;
+        memcpy(words, e->sources[r], sizeof words);
+        if (words[0] != l->count[ABCI_OUT][r] || words[1] * t->like.shape.element > l->row - ABCI_COUNTS_WORDS)
+            return false;
+    }
+    return true;
+}
+
+static void move_lists(const struct abci_engine *e, const struct abci_tiny *t, const char *in, char *out)
+{
+    const struct abci_lists *l = t->lists;
+    const struct abci_parcel *own = &l->parcel[e->shm->rank];
+    uint64_t behind = l->row ? ABCI_COUNTS_WORDS : 0;
+    if (own->got && in + own->from != out + own->to)
+        memcpy(out + own->to, in + own->from, own->got);
+    for (int r = t->first; r < t->end; r++)
+        if (r != e->shm->rank && l->parcel[r].got)
+            memcpy(out + l->parcel[r].to, (const char *)e->sources[r] + behind, l->parcel[r].got);
+}
+
 /* Where a peer's staged payload lies; NULL where only the general machine can reach it. */
 static const char *staged(struct abci_engine *e, const struct abci_tiny *t, int peer, const struct abci_header *h)
 {
@@ -214,6 +266,8 @@ ABCI_TWICE void end_note(struct abci_engine *e, struct abci_event *event)
 ABCI_TWICE uint32_t show(struct abci_engine *e, const struct abci_tiny *t, uint32_t sequence, const char *in)
 {
     uint32_t chain = abci_chained(e->chain, t->hash);
+    if (ABCI_UNLIKELY(t->lists != NULL))
+        show_lists(e, t, sequence, in);
     ABCI_HOOK(e->shm->rank, sequence, ABCI_STOP_HEADER);
     store_header(e, t, sequence, chain, in);
     look_at_clock(e);
@@ -226,7 +280,7 @@ ABCI_TWICE int conclude(struct abci_engine *e, const struct abci_tiny *t, uint32
                         char *out)
 {
     struct abci_event *end = begin_note(e, t, ABCI_EVENT_END, sequence, ABC_OK); /* while the peers' lines are on their way */
-    if (!gather_peers(e, t, sequence, chain))
+    if (!gather_peers(e, t, sequence, chain) || (t->work == ABCI_TINY_LISTS && t->lists->row && !rows_fit(e, t)))
         return ABCI_LATE;
     ABCI_HOOK(e->shm->rank, sequence, (int)t->like.run->lead); /* the step of the plan that this is */
     if (ABCI_LIKELY(t->work == ABCI_TINY_REDUCE)) {
@@ -236,8 +290,10 @@ ABCI_TWICE int conclude(struct abci_engine *e, const struct abci_tiny *t, uint32
                              &(struct abci_swap){.foreign = 1 - e->shm->rank});
         else
             abci_reduce(&t->like.reduction, out, NULL, e->sources + t->first, t->end - t->first, t->like.id.count);
-    } else {
+    } else if (t->work == ABCI_TINY_MOVE) {
         move(e, t, in, out);
+    } else {
+        move_lists(e, t, in, out);
     }
     e->chain = chain;
     finish(e, t, sequence);
