@@ -193,8 +193,8 @@ static void close_walk(struct walk *w)
 
 static bool swaps(const struct abci_plan_set *set)
 {
-    if (set->nranks != 2 || set->plan[0]->nsteps == 0 || set->plan[0]->nsteps != set->plan[1]->nsteps)
-        return false;
+    if (set->nranks != 2 || set->plan[0]->nsteps == 0 || set->plan[0]->nsteps != set->plan[1]->nsteps || set->plan[0]->ntmp > 0)
+        return false; /* temporaries are staged in a rank's own region, always */
     bool shows = false;
     for (uint32_t i = 0; i < set->plan[0]->nsteps; i++) {
         const struct abci_step *a = &set->plan[0]->steps[i], *b = &set->plan[1]->steps[i];
@@ -207,12 +207,34 @@ static bool swaps(const struct abci_plan_set *set)
     return shows;
 }
 
-/* What staging in one's own cache saves. */
+/*
+ * Where one of two ranks only shows and the other only sums, the first is at the next chunk, or at its next work, while the other
+ * reads. Measured for reduce from 8 KB to 8 MB: never slower than two steps in which both sum a half.
+ */
+#define ONE_WAY 0.7
+
+static bool is_one_way(const struct abci_plan_set *set)
+{
+    int shows = 0, sums = 0;
+    for (int r = 0; r < 2 && set->nranks == 2; r++)
+        for (uint32_t i = 0; i < set->plan[r]->nsteps; i++) {
+            const struct abci_step *s = &set->plan[r]->steps[i];
+            shows += s->kind == ABCI_PUBLISH;
+            sums += s->kind == ABCI_REDUCE;
+            if (s->kind == ABCI_FETCH)
+                return false;
+        }
+    return shows == 1 && sums == 1;
+}
+
+/* What staging in one's own cache saves, or working at the same time. */
 static double swap_gain(const struct abci_plan_set *set, const struct abci_price_constants *c)
 {
     int reading = 0;
     for (uint32_t i = 0; i < set->plan[0]->nsteps; i++)
         reading += set->plan[0]->steps[i].kind != ABCI_PUBLISH && set->plan[0]->steps[i].npeers > 0;
+    if (is_one_way(set))
+        return ONE_WAY;
     return !swaps(set) ? 1 : reading < 2 ? SWAP_ONE_STEP : c->hand_off < ABCI_DISTANT ? SWAP_NEAR : SWAP_DISTANT;
 }
 

@@ -106,13 +106,25 @@ static void test_shared_cache(void **state)
     assert_true(whole > 0.99 && whole < 1.1);
 }
 
+/* Of two ranks one shows what the other sums: at the same time, so a second step for a half each does not pay. */
+static void test_one_way(void **state)
+{
+    (void)state;
+    struct abci_price_constants distant = usual;
+    distant.hand_off = 2.5e-7;
+    distant.copy = distant.read = 1e-10;
+    for (int k = 0; k < 2; k++) {
+        const struct abci_price_constants *c = k ? &distant : &usual;
+        struct abci_price once = price_of("oneshot", ABC_REDUCE, 2, c), twice = price_of("twoshot", ABC_REDUCE, 2, c);
+        assert_true(once.fixed < twice.fixed && once.per_byte < twice.per_byte);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_monotone),
-        cmocka_unit_test(test_crowding),
-        cmocka_unit_test(test_shared_cache),
+        cmocka_unit_test(test_order),        cmocka_unit_test(test_monotone), cmocka_unit_test(test_crowding),
+        cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_one_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
