@@ -211,7 +211,7 @@ static bool swaps(const struct abci_plan_set *set)
  * Where one of two ranks only shows and the other only sums, the first is at the next chunk, or at its next work, while the other
  * reads. Measured for reduce from 8 KB to 8 MB: never slower than two steps in which both sum a half.
  */
-#define ONE_WAY 0.7
+#define ONE_WAY 0.6
 
 static bool is_one_way(const struct abci_plan_set *set)
 {
