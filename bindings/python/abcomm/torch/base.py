@@ -22,18 +22,14 @@ from abcomm.torch.work import DONE, Finish, Together, Work
 
 BACKEND = "abcomm"
 _log = logging.getLogger("abcomm.torch")
-NO_TIME = timedelta(0)
+NO_TIME = timedelta(0)  # below it: the caller has given no limit
+_SIZES: dict[int, int] = {number: size for number, size, _ in abcomm.types.values()}  # of an element
+_advised = False
 
 
 def bytes_of(call: report.Call) -> int:
     """The larger buffer of a raw call."""
-    return max((buffer[1] * SIZES[buffer[2]] for buffer in call[1:3] if buffer is not None), default=0)
-
-
-SIZES: dict[int, int] = {number: size for number, size, _ in abcomm.types.values()}
-
-
-_advised = False
+    return max((buffer[1] * _SIZES[buffer[2]] for buffer in call[1:3] if buffer is not None), default=0)
 
 
 def advise(ranks: int) -> None:

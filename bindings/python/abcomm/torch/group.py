@@ -39,7 +39,6 @@ _SCATTERV = abcomm.collectives["scatterv"]
 _ALLTOALLV = abcomm.collectives["alltoallv"]
 _SEND = abcomm.collectives["send"]
 _RECV = abcomm.collectives["recv"]
-_NO_TIME = timedelta(0)
 _USUAL = c10d.AllreduceOptions
 _PLAIN, _OPS, _STRIDED = types.PLAIN.get, types.OPS.get, torch.strided
 _MONITOR_TAG = 2**31 - 1

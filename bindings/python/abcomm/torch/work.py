@@ -166,7 +166,6 @@ class Work(dist._Work):
             except RuntimeError:  # another thread was quicker
                 pass
 
-
     def _complete(self, told: Any) -> Exception | None:
         """What is left when the requests have succeeded."""
         if isinstance(told, abcomm.Received):
