@@ -1,6 +1,7 @@
 """ranks.py - what the ranks of a test do: one function a case, run under torchrun as `ranks.py CASE...`, each in a group of its own."""
 import sys
 from datetime import timedelta
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -322,6 +323,17 @@ def observed():
     assert after["path"] and "all_reduce" in abcomm.torch.report()
     group = dist.group.WORLD
     assert group.name() == "abcomm" and group._device_types == [torch.device("cpu")] and group.rank() == rank and group.size() == size
+
+
+def timed():
+    """The first calls, which are slow ones, stand for no others in the report."""
+    group = dist.new_group()
+    begin = perf_counter()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(4), group=group)
+    passed = perf_counter() - begin
+    rows = [one["operations"] for one in abcomm.torch.report(as_dict=True)["groups"] if one["group"] == group.group_name]
+    assert 0 < rows[0]["all_reduce"]["seconds"] <= passed, (rows, passed)
 
 
 def short_forms():

@@ -92,7 +92,8 @@ class Group(Base):
                 and opts.timeout < NO_TIME and not profiler._is_profiler_enabled):
             tensor, row = tensors[0], self._reduced
             if tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous() and self._batch is None:
-                begin = 0.0 if row.calls & 15 else perf_counter()  # one call in 16 is timed, for all of them
+                # Beyond the first 16 calls, among which are slow ones, one in 16 is timed, for all of them.
+                begin = 0.0 if row.calls & 15 and row.calls > 15 else perf_counter()
                 count = tensor.numel()
                 buffer = (tensor.data_ptr(), count, plain[0])
                 try:
@@ -102,7 +103,7 @@ class Group(Base):
                 row.calls += 1
                 row.bytes += (size := count * plain[1])
                 if begin:
-                    row.seconds += 16 * (perf_counter() - begin)
+                    row.seconds += (perf_counter() - begin) * (16 if row.calls > 16 else 1)
                 if size > row.largest:
                     row.largest, row.call = size, (_ALLREDUCE, buffer, None, number, None)
                 return DONE

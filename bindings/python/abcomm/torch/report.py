@@ -1,7 +1,7 @@
 """report.py - what a program has called, how much it moved, which way that went and what it cost this rank.
 
-Each group counts in a table of its own, which outlives it. A row costs a call some additions and two looks at the clock; of synchronous
-all_reduces only one in 16 looks at the clock, and stands for all of them (group.py).
+Each group counts in a table of its own, which outlives it. A row costs a call some additions and two looks at the clock; beyond the
+first 16, of synchronous all_reduces only one in 16 looks at the clock, and stands for all of them (group.py).
 """
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def report(as_dict: bool = False) -> str | dict[str, Any]:
 
     The dict has "groups", each with group, rank, ranks and operations, and "operations", the sums over all groups. A row has calls,
     how many of them were asynchronous, how many needed copies because tensors were not contiguous, the bytes of this rank's larger
-    buffer, the seconds inside the calls (of asynchronous ones only those until they returned; of synchronous all_reduces 16 times those of
-    one call in 16), and the algorithm of the largest call.
+    buffer, the seconds inside the calls (of asynchronous ones only those until they returned; of synchronous all_reduces, beyond
+    the first 16, one in 16 is timed and stands for all), and the algorithm of the largest call.
     """
     groups = [usage.as_dict() for usage in _all.values()]
     return {"groups": groups, "operations": _total(groups)} if as_dict else _text(groups)
