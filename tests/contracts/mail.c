@@ -61,6 +61,17 @@ static void abort_in_take(int rank, uint32_t sequence, int step)
         abc_comm_abort(aborted, "on purpose");
 }
 
+/* Receive from rank 0; the communicator ends when the message has been read. */
+static void receive_aborted(struct rank *r, abc_comm *comm)
+{
+    int x;
+    abci_hook = abort_in_take;
+    aborted = comm;
+    int status = abc_recv(&x, 1, ABC_I32, 0, 0, comm, NULL);
+    aborted = NULL;
+    expect(r, status == ABC_ERR_ABORTED, "a receive during which the communicator ended: %s", abc_status_name(status));
+}
+
 /* The communicator ends when the message has been read: the receive must not tell success. */
 static int mail_last_look(struct rank *r)
 {
@@ -69,11 +80,7 @@ static int mail_last_look(struct rank *r)
     if (!comm)
         return 1;
     expect_ok(r, abc_send(&x, 1, ABC_I32, 0, 0, comm), "send");
-    abci_hook = abort_in_take;
-    aborted = comm;
-    int status = abc_recv(&x, 1, ABC_I32, 0, 0, comm, NULL);
-    aborted = NULL;
-    expect(r, status == ABC_ERR_ABORTED, "a receive during which the communicator ended: %s", abc_status_name(status));
+    receive_aborted(r, comm);
     destroy(r, comm);
     return r->failures;
 }
@@ -95,11 +102,7 @@ static int mail_brief_last_look(struct rank *r)
         expect_ok(r, abc_send(&x, 1, ABC_I32, 1, 0, comm), "send");
     } else {
         sleep_ms(20);
-        abci_hook = abort_in_take;
-        aborted = comm;
-        int status = abc_recv(&x, 1, ABC_I32, 0, 0, comm, NULL);
-        aborted = NULL;
-        expect(r, status == ABC_ERR_ABORTED, "a receive during which the communicator ended: %s", abc_status_name(status));
+        receive_aborted(r, comm);
     }
     destroy(r, comm);
     return r->failures;

@@ -72,20 +72,24 @@ def build_package(python, build, place):
     return site
 
 
-def main():
-    build = Path(sys.argv[1]).resolve()
-    place = build / "python"
-    place.mkdir(exist_ok=True)
-    python = environment(place)
-    site = build_package(python, build, place)
-    variables = {**os.environ, "PYTHONPATH": str(site), "ABC_BUILDDIR": str(build), "PYTHONDONTWRITEBYTECODE": "1"}
-    code, said = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=8", HERE, *sys.argv[2:],
+def run_pytest(python, folder, variables):
+    """Run the tests of a folder, with the rest of the command line; prints the counts, and returns the exit code."""
+    code, said = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=8", folder, *sys.argv[2:],
                      env=variables)
     print(said)
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", said.splitlines()[-1])}
     failed = counts.get("failed", 0) + counts.get("error", 0)
     print(f"{counts.get('passed', 0)} passed, {failed or int(code != 0)} failed, {counts.get('skipped', 0)} skipped")
     return 1 if code else 0
+
+
+def main():
+    build = Path(sys.argv[1]).resolve()
+    place = build / "python"
+    place.mkdir(exist_ok=True)
+    python = environment(place)
+    site = build_package(python, build, place)
+    return run_pytest(python, HERE, {**os.environ, "PYTHONPATH": str(site), "ABC_BUILDDIR": str(build), "PYTHONDONTWRITEBYTECODE": "1"})
 
 
 if __name__ == "__main__":

@@ -14,6 +14,20 @@ struct op {
 };
 static PyTypeObject *op_type, *user_type;
 
+/* The object of a number that is new; without memory the number is free again. */
+static PyObject *op_make(PyTypeObject *type, abc_op number, PyObject *function)
+{
+    struct op *o = (struct op *)PyType_GenericAlloc(type, 0);
+    if (!o) {
+        abc_op_free(number);
+        return NULL;
+    }
+    o->number = number;
+    o->pid = (long)getpid();
+    o->function = Py_XNewRef(function);
+    return (PyObject *)o;
+}
+
 static PyObject *op_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"scalar", NULL};
@@ -31,16 +45,7 @@ static PyObject *op_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     }
     int status = abc_op_create_scaled(scalar.data, scalar.type, &number);
     abcpy_array_release(&scalar);
-    if (status != ABC_OK)
-        return abcpy_raise_last(status);
-    struct op *o = (struct op *)PyType_GenericAlloc(type, 0);
-    if (!o) {
-        abc_op_free(number);
-        return NULL;
-    }
-    o->number = number;
-    o->pid = (long)getpid();
-    return (PyObject *)o;
+    return status == ABC_OK ? op_make(type, number, NULL) : abcpy_raise_last(status);
 }
 
 /* ---- a Python function ---- */
@@ -96,17 +101,7 @@ static PyObject *user_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     if (!PyCallable_Check(function))
         return abcpy_raise_type("the function %R cannot be called", function);
     int status = abc_op_create(combine, commutes, function, &number);
-    if (status != ABC_OK)
-        return abcpy_raise_last(status);
-    struct op *o = (struct op *)PyType_GenericAlloc(type, 0);
-    if (!o) {
-        abc_op_free(number);
-        return NULL;
-    }
-    o->number = number;
-    o->pid = (long)getpid();
-    o->function = Py_NewRef(function);
-    return (PyObject *)o;
+    return status == ABC_OK ? op_make(type, number, function) : abcpy_raise_last(status);
 }
 
 static void op_dealloc(PyObject *self)
