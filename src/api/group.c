@@ -247,7 +247,7 @@ static void start_all(struct abci_group *g)
         next = q->sibling;
         if (!q->members) {
             end = will_wait(end, q);
-            abci_prepare_again(q);
+            abci_prepare_again(q); /* since its call a failure elsewhere may have made its pages private */
             abci_request_launch(q);
             continue;
         }

@@ -321,7 +321,7 @@ static int prepare(abc_comm *comm, const abc_call *c, struct abc_request *q, enu
         .one_rounding = reduces && !abci_reduce_exact(c->type, c->op),
         .narrow = reduces && (abci_reduce_narrow(c->type) || (user && !q->user.scaled)),
         .ordered = user && !q->user.commutes,
-        .algorithm = pairs && !c->algorithm ? "oneshot" : c->algorithm, /* see below */
+        .algorithm = pairs && !c->algorithm ? "oneshot" : c->algorithm, /* others may pass blocks on, see below */
     };
     struct abci_choice choice;
     status = abci_choose(comm->chooser, &wish, &choice);

@@ -154,8 +154,7 @@ static inline const struct abci_peer *abci_plan_peers(const struct abci_plan *pl
 /* Fill sources, readers and direct from the steps (builder and parser do; they must be empty). */
 int abci_plan_index(struct abci_plan *plan);
 
-/* ---- Builder: what an algorithm file sees
- * ---------------------------------------------------------------------------------------- */
+/* ---- Builder: what an algorithm file sees ---- */
 
 /* Given to abci_algo.build. The first fields are inputs; the algorithm sets nblocks and ntmp, then adds steps. */
 struct abci_builder {
@@ -213,8 +212,7 @@ bool abci_algo_fits(const struct abci_algo *algo, abc_collective coll, int nrank
 /* Build one rank's plan. ABC_ERR_UNSUPPORTED when the algorithm does not do the collective, ABC_ERR_PLAN when it is malformed. */
 int abci_plan_build(const struct abci_algo *algo, abc_collective coll, int nranks, int rank, int root, struct abci_plan **plan);
 
-/* ---- Sets: the plans of all ranks
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Sets: the plans of all ranks ---- */
 
 struct abci_plan_set {
     int nranks;
@@ -261,8 +259,7 @@ void abci_plan_price(const struct abci_plan_set *set, const struct abci_price_co
 const char *abci_kind_name(int kind);
 const char *abci_buffer_name(int buffer);
 
-/* ---- Printing and reading
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Printing and reading ---- */
 /* Text for people and JSON for programs; malloc'ed, freed by the caller. NULL on memory exhaustion. */
 /* The parts of the text: a head line, then one rank's steps. */
 void abci_plan_print_head(FILE *out, const struct abci_plan *plan);

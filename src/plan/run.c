@@ -20,8 +20,7 @@ bool abci_offer_to_threads;
 static const bool abci_offer_to_threads = false;
 #endif
 
-/* ---- Plans, prepared
- * -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Plans, prepared ---- */
 
 static uint32_t hash_name(const char *name)
 {
@@ -186,8 +185,7 @@ int abci_engine_allow_remote(struct abci_engine *e)
     return e->remote ? ABC_OK : abci_error(ABC_ERR_MEMORY, "no memory for tiles of %d ranks", e->shm->nranks);
 }
 
-/* ---- Local threads
- * ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Local threads ---- */
 
 static bool try_claim(struct abci_engine *e)
 {
@@ -345,8 +343,7 @@ static void sleep_progress(struct abci_engine *e, _Atomic int *stop)
     atomic_store_explicit(&e->idle, 0, memory_order_seq_cst);
 }
 
-/* ---- Driving: only by the claim's holder
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Driving: only by the claim's holder ---- */
 
 /* The order of this fixes the order of all collectives of this rank, and of its messages to each peer. */
 static void enqueue(struct abci_engine *e, struct abc_request *q)
@@ -597,8 +594,7 @@ static void drive(struct abci_engine *e, struct abc_request *own)
     moved_on(e);
 }
 
-/* ---- For the API
- * ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- For the API ---- */
 
 static void begin(struct abc_request *q)
 {

@@ -8,8 +8,7 @@
 
 #include "plan/run_internal.h"
 
-/* ---- Which plans
- * ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Which plans ---- */
 
 /* Is this buffer of the step one block? The others' bytes are not at one place. */
 static bool one_block(const struct abci_ref *ref, int buffer)
@@ -135,8 +134,7 @@ static bool learn_steps(struct abci_tiny *t, const struct abc_request *q)
     return known;
 }
 
-/* ---- What goes out
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- What goes out ---- */
 
 static void learn_staging(struct abci_tiny *t, const struct abc_request *q)
 {
@@ -206,8 +204,7 @@ static bool learn_header(struct abci_tiny *t, const struct abc_request *q)
     return true;
 }
 
-/* ---- The table
- * --------------------------------------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static struct abci_tiny *place_for(struct abci_engine *e, const struct abc_request *q)
 {
@@ -242,8 +239,7 @@ void abci_tiny_close(struct abci_engine *e)
     memset(e->tiny, 0, sizeof e->tiny);
 }
 
-/* ---- Calls with a count for each rank
- * ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Calls with a count for each rank ---- */
 
 /* One piece of memory. */
 static struct abci_lists *new_lists(size_t n)

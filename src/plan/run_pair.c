@@ -32,14 +32,14 @@ static bool is_staged(const struct abci_engine *e, const struct abc_request *q)
            (!q->is_direct[ABCI_IN] && !(e->machine.remote_from && e->shm->remote_for_all));
 }
 
+/* Is the chunk shown as this file would have shown it, and the peer's not combined yet? */
 static bool has_come_so_far(const struct abci_instance *inst, const struct abc_request *q)
 {
     return inst->request == q && inst->state == ABCI_INSTANCE_STEPS && inst->first == q->run->lead && inst->ahead == 0 &&
            !inst->region && !inst->offered && !inst->flags && inst->mode[ABCI_IN] == ABCI_MODE_STAGED;
 }
 
-/* Of the operations in flight the only one, or else the queue's first; NULL: there are several, or one that waits for its readers.
- */
+/* Of the operations in flight the only one, or else the queue's first. NULL: there are several, or one waits for its readers. */
 static struct abc_request *only_one(const struct abci_engine *e)
 {
     uint32_t unread = e->next_sequence - e->reads_over - 1;
@@ -67,6 +67,7 @@ static uint64_t length_of(const struct pair *p, uint64_t chunk, uint64_t first)
     return n < most ? n : most;
 }
 
+/* The element with which a chunk begins. */
 static uint64_t first_of(const struct pair *p, uint64_t chunk)
 {
     struct abci_shape shape = p->q->shape;
@@ -74,6 +75,7 @@ static uint64_t first_of(const struct pair *p, uint64_t chunk)
     return shape.first;
 }
 
+/* What the headers of all chunks have alike. */
 static void fill_header(struct abci_header *h, const struct abc_request *q)
 {
     h->collective = q->id.collective;
@@ -164,8 +166,8 @@ static void issue(struct abci_engine *e, struct pair *p, bool filled)
 /* Has the peer shown its chunk, of the same call? What differs, or lies elsewhere than in a token, is for the general machine. */
 static bool is_shown(struct abci_engine *e, const struct pair *p, const struct abci_header *h, uint32_t sequence)
 {
-    if (atomic_load_explicit(&h->sequence, memory_order_acquire) !=
-        sequence) /* pairs with issue, and store_header in run_issue.c */
+    /* pairs with issue, and store_header in run_issue.c */
+    if (atomic_load_explicit(&h->sequence, memory_order_acquire) != sequence)
         return false;
     if (h->counter0 < p->peer->value &&
         !abci_shm_reached(abci_shm_counter(e->shm->peer[p->peer->rank].control, sequence, 0), sequence, p->peer->value))
@@ -199,6 +201,7 @@ static void combine(const struct pair *p, char *theirs, uint64_t n, uint64_t nex
     abci_reduce_swap(&p->how, out + done, operands, n - next, &swap);
 }
 
+/* The peer's header of the chunk; NULL: it is late, and the general machine waits. */
 static const struct abci_header *await_chunk(struct abci_engine *e, const struct pair *p, uint32_t sequence)
 {
     const struct abci_header *h = &abci_shm_header(e->shm->peer[p->peer->rank].control, sequence)->head;

@@ -11,8 +11,7 @@
 #define STEP_PENDING 0
 #define STEP_DONE 1
 
-/* ---- Is the peer where we need it?
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Is the peer where we need it? ---- */
 
 static void call_of_header(const struct abci_header *h, struct abci_call_id *id)
 {
@@ -95,8 +94,7 @@ static int peers_ready(struct abci_engine *e, struct abci_instance *inst, const 
     return STEP_DONE;
 }
 
-/* ---- Where bytes are
- * ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Where bytes are ---- */
 
 static int at_segment(struct abci_engine *e, int peer, struct abci_segment *segment, uint64_t offset, uint64_t bytes,
                       struct source *out)
@@ -195,8 +193,7 @@ static enum abci_store store_kind(const struct abci_engine *e, const struct abci
     return inst->request->shape.count * inst->shape.element >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN;
 }
 
-/* ---- The steps
- * -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- The steps ---- */
 
 static int step_publish(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
 {

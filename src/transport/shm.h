@@ -160,8 +160,7 @@ struct abci_shm {
     _Atomic uint64_t *mail_table; /* their offsets, for the peers */
 };
 
-/* ---- shm.c
- * --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- shm.c ---- */
 int abci_shm_prepare(struct abci_shm *shm, int rank, int nranks); /* own control block, zeroed */
 int abci_shm_bind(struct abci_shm *shm, int peer, struct abci_segment *segment, uint64_t control_offset, int pidfd);
 /* Say goodbye to all peers' blocks. Afterwards only abci_shm_free may be used, once abci_shm_unused. */
@@ -250,8 +249,7 @@ static inline bool abci_shm_peer_done(struct abci_shm_peer *peer, uint32_t seque
     return (int32_t)(peer->done - sequence) >= 0;
 }
 
-/* ---- fail.c: the one door
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- fail.c: the one door ---- */
 static inline bool abci_shm_failed(const struct abci_shm *shm)
 {
     return ABCI_UNLIKELY(atomic_load_explicit(&shm->failure->state, memory_order_acquire) != 0);
@@ -270,8 +268,7 @@ void abci_shm_settle(struct abci_shm *shm);
 /* "allreduce(count 14, f32, sum)". */
 void abci_call_describe(const struct abci_call_id *call, char *text, size_t capacity);
 
-/* ---- wait.c
- * -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- wait.c ---- */
 /* State of one wait without progress; zero it whenever something has moved. */
 struct abci_waiting {
     uint32_t spins;
@@ -297,8 +294,7 @@ void abci_shm_ring(struct abci_control *control);
 void abci_shm_wait_policy(struct abci_shm *shm, double timeout);
 bool abci_shm_peer_gone(const struct abci_shm *shm, int peer);
 
-/* ---- handshake.c: passing memfds and pidfds over a Unix socket
- * ---------------------------------------------------------------------- */
+/* ---- handshake.c: passing memfds and pidfds over a Unix socket ---- */
 struct abci_passed {
     int memfd, pidfd;
 };
@@ -316,8 +312,7 @@ struct abci_watch {
 int abci_handshake(int rank, int nranks, int listen_fd, const char *name, const unsigned char token[32], double timeout,
                    const struct abci_watch *watch, struct abci_passed *passed);
 
-/* ---- remote.c: reading a peer's private memory by process_vm_readv
- * -------------------------------------------------------------------- */
+/* ---- remote.c: reading a peer's private memory by process_vm_readv ---- */
 /* One trial read of every peer's control block; fills peer[].readable. */
 void abci_shm_try_remote(struct abci_shm *shm);
 /* Read bytes at an address of the peer's process. ABC_ERR_PEER with errno set. */

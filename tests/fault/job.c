@@ -22,7 +22,7 @@ static const struct scenario *running;
 static _Atomic uint32_t *next_port; /* shared by all scenarios */
 static bool is_private;
 
-/* ---- Checks ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Checks ---- */
 
 static void kill_ranks(void)
 {
@@ -105,7 +105,7 @@ int __lsan_is_turned_off(void)
     return anyhow;
 }
 
-/* ---- Ranks ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Ranks ---- */
 
 /* A port below the ephemeral range that is free now; in a private world nobody else takes ports. */
 static void choose_address(char address[64])
@@ -252,7 +252,7 @@ void job_must_be_clean(struct job *job)
     must(!is_private || count_dir("/dev/shm") == 0, "/dev/shm is not empty");
 }
 
-/* ---- What ranks do ---------------------------------------------------------------------------------------------------------- */
+/* ---- What ranks do ---- */
 
 void meet(struct job *job)
 {
@@ -340,7 +340,7 @@ long memory_kib(const char *field)
     return kib;
 }
 
-/* ---- Scenarios -------------------------------------------------------------------------------------------------------------- */
+/* ---- Scenarios ---- */
 
 bool private_world(void)
 {
