@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""test_names.py - what docs/*.md name exists: files and folders, functions, fields, settings, statuses, links between pages.
+"""test_names.py - what docs/*.md and the pages at the top name exists: files and folders, functions, fields, settings, statuses, links
+between pages and to their headings.
 
 A name is what stands in single backquotes, or a path below src/, tests/, tools/, ... Prints what does not exist, then
 "N passed, N failed, N skipped".
@@ -14,7 +15,9 @@ TOPS = "include src tools tests examples fuzz bench docs data .ci"
 PATH = re.compile(r"(?<![\w./-])((?:" + "|".join(re.escape(top) for top in TOPS.split()) + r")/[\w./-]*\w/?)")
 CODE = ("include", "src", "bindings", "tools", "examples", "tests", "fuzz", "bench")
 # Made on purpose by the text around them, so not in the tree.
-INVENTED = {"docs/adding.md": {"star", "src/algo/star.c", "abci_algo_star", "ABCOMM_LINGER"}}
+INVENTED = {"docs/adding.md": {"star", "src/algo/star.c", "abci_algo_star", "ABCOMM_LINGER"},
+            "CONTRIBUTING.md": {"fuzz/fuzz_NAME.c"},
+            "STYLE.md": {"abc_noun_verb", "abci_module_verb"}}
 
 
 def read(path):
@@ -57,15 +60,27 @@ def missing_words(name, text, words):
             yield f"{name}: `{quoted}` is nowhere in the code"
 
 
+def anchors(text):
+    """What links to the headings of a page say behind the #."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 def missing_links(name, text):
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        if not re.match(r"[a-z]+:", target) and not os.path.exists(os.path.join(ROOT, os.path.dirname(name), target)):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        path = os.path.normpath(os.path.join(os.path.dirname(name), target)) if target else name
+        if re.match(r"[a-z]+:", target):
+            continue
+        if not os.path.exists(os.path.join(ROOT, path)):
             yield f"{name}: the link to {target} leads nowhere"
+        elif anchor and path.endswith(".md") and anchor not in anchors(read(path)):
+            yield f"{name}: {path} has no heading for #{anchor}"
 
 
 def main():
     words = words_of_code()
     pages = sorted(os.path.relpath(page, ROOT) for page in glob.glob(os.path.join(ROOT, "docs", "*.md")))
+    pages += ["README.md", "CONTRIBUTING.md", "STYLE.md"]
     failed = 0
     for name in pages:
         text = read(name)
