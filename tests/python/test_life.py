@@ -144,6 +144,8 @@ def test_callback_is_told_of_failures():
 
 
 def test_completions_tell_of_requests_that_are_over():
+    added = threading.Event()
+
     def work(comm):
         done = abcomm.Completions()
         requests = [comm.allreduce_start(np.ones(1000, "f4")) for _ in range(5)]
@@ -161,7 +163,11 @@ def test_completions_tell_of_requests_that_are_over():
             done.add(late, "late")
             with pytest.raises(abcomm.StateError, match="already"):
                 done.add(late, "twice")
-        comm.barrier() if comm.rank == 0 else (late.start(), comm.barrier())
+            added.set()
+        else:
+            assert added.wait(30)  # else the operation may be over before it is added
+            late.start()
+        comm.barrier()
         if comm.rank == 0:
             assert done.take(30) == "late"
         late.wait()
@@ -225,6 +231,8 @@ def test_cycles_are_collected(solo):
 
 
 def test_dropped_request_keeps_its_array():
+    dropped = threading.Event()
+
     def work(comm):
         gone = []
         x = np.ones(200_000, "f4")
@@ -232,8 +240,11 @@ def test_dropped_request_keeps_its_array():
         if comm.rank == 0:
             comm.allreduce_start(x)
             del x
-            assert not gone
+            held = not gone
+            dropped.set()
+            assert held
         else:
+            assert dropped.wait(30)  # else the operation may be over before its request is dropped
             comm.allreduce(x)
         comm.barrier()
         comm.barrier_start().wait()  # what is over is released by the next start

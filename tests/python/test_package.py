@@ -26,11 +26,13 @@ def test_types_are_clean():
 
     place = Path(abcomm.__file__).parent
     cache = PROGRAM.parent / "python" / "mypy"
-    code, said = python("-m", "mypy", "--strict", "--cache-dir", cache, "--exclude", "/torch/", place, MYPYPATH=str(place.parent))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache]
+    where = {"cwd": place.parent, "env": {**os.environ, "MYPYPATH": str(place.parent)}}  # not where a folder is called torch
+    code, said = run(*command, "--exclude", "/torch/", place, **where)
     assert code == 0, said
     # Without torch its types are unknown, and what is derived from them.
-    code, said = python("-m", "mypy", "--strict", "--cache-dir", cache, "--ignore-missing-imports", "--allow-subclassing-any",
-                        "--allow-untyped-decorators", "--no-warn-return-any", place / "torch", MYPYPATH=str(place.parent))
+    code, said = run(*command, "--ignore-missing-imports", "--allow-subclassing-any", "--allow-untyped-decorators",
+                     "--no-warn-return-any", place / "torch", **where)
     assert code == 0, said
 
 
