@@ -9,9 +9,10 @@
  *
  * A group belongs to its thread and is freed with it. Before: request.c, which makes the requests. After: the engine.
  */
-#include <sched.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/api.h"
 
@@ -264,6 +265,16 @@ static bool is_over(const struct abc_request *q)
     return atomic_load_explicit(&q->state, memory_order_acquire) == ABCI_REQUEST_COMPLETE; /* pairs with run.c, complete */
 }
 
+#define QUIET 200e-6 /* seconds in which nothing moved on any communicator, before the first nap */
+
+/* Nothing has moved for so long: a short nap, for there is no one doorbell for several communicators. */
+static void nap(double quiet)
+{
+    double length = quiet < 16e-3 ? quiet / 16 : 1e-3;
+    struct timespec t = {.tv_nsec = (long)((length < 50e-6 || quiet == HUGE_VAL ? 50e-6 : length) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
 /* One communicator: whoever waits for one operation advances all. Several: by turns, for peers may need any of them first. */
 static void wait_all(const struct abci_group *g)
 {
@@ -273,12 +284,13 @@ static void wait_all(const struct abci_group *g)
     for (struct abc_request *q = g->waits; q && !several; q = q->sibling)
         abci_engine_wait(&q->comm->engine, q);
     while (several && open) {
+        double quiet = HUGE_VAL;
         open = false;
         for (struct abc_request *q = g->waits; q; q = q->sibling)
             if (!is_over(q))
-                open |= abci_engine_test(&q->comm->engine, q) == ABC_PENDING;
-        if (open && abci_cpu_available() < 2)
-            sched_yield();
+                open |= abci_engine_test(&q->comm->engine, q, &quiet) == ABC_PENDING;
+        if (open && quiet > QUIET)
+            nap(quiet);
     }
 }
 

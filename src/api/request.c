@@ -273,7 +273,7 @@ ABC_API int abc_test(abc_request *q)
     if (status != ABC_OK)
         return status;
     struct abci_group *group = abci_group_pause();
-    status = abci_engine_test(&q->comm->engine, q);
+    status = abci_engine_test(&q->comm->engine, q, NULL);
     abci_group_resume(group);
     return status == ABC_PENDING ? status : abci_report(q, status);
 }

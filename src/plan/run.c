@@ -792,11 +792,15 @@ void abci_engine_start(struct abci_engine *e, struct abc_request *q)
     wake_progress(e);
 }
 
-int abci_engine_test(struct abci_engine *e, struct abc_request *q)
+int abci_engine_test(struct abci_engine *e, struct abc_request *q, double *quiet)
 {
     if (state_of(q) == ABCI_REQUEST_STARTED && try_claim(e)) {
         if (!look_in(e, q) && state_of(q) == ABCI_REQUEST_STARTED && wait_for_peers(e, false) != ABC_OK)
             fail_all(e);
+        if (quiet) {
+            double now_quiet = e->waiting.since != 0 ? abci_now() - e->waiting.since : 0;
+            *quiet = now_quiet < *quiet ? now_quiet : *quiet;
+        }
         release_claim(e);
     }
     return state_of(q) == ABCI_REQUEST_COMPLETE ? q->status : ABC_PENDING;

@@ -302,7 +302,8 @@ void abci_joint_give(struct abci_engine *engine, struct abc_request *lead);
 void abci_joint_close(struct abci_engine *engine); /* frees the spare ones */
 void abci_engine_start_joint(struct abci_engine *engine, struct abc_request *lead);
 int abci_engine_wait(struct abci_engine *engine, struct abc_request *request);
-int abci_engine_test(struct abci_engine *engine, struct abc_request *request);
+/* quiet, where not NULL: is lowered to the seconds for which nothing has moved here, unless another thread drives. */
+int abci_engine_test(struct abci_engine *engine, struct abc_request *request, double *quiet);
 /* Is a started request not complete? For the owner's question only: others may start one at any moment. */
 bool abci_engine_busy(struct abci_engine *engine);
 /* Body of the progress thread; has_progress is set before it starts: drives whenever something is outstanding, until *stop. */

@@ -229,6 +229,26 @@ static int crossed(struct rank *r)
     return !(ok && ok_status(r, abc_comm_destroy(a), "destroy") && ok_status(r, abc_comm_destroy(b), "destroy"));
 }
 
+/* A rank whose peers come late with a group of several communicators sleeps: about 20 ms of CPU in this second. */
+static int waits_asleep(struct rank *r)
+{
+    abc_comm *a = NULL;
+    struct timespec before, after;
+    float x = 1, y = 0, z = 0;
+    bool ok = ok_status(r, abc_comm_split(r->comm, 0, 0, &a), "split") && meet(r);
+    if (r->rank == 1)
+        nap(1);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+    ok = ok && ok_status(r, abc_group_start(), "group_start") &&
+         ok_status(r, abc_allreduce(&x, &y, 1, ABC_F32, ABC_SUM, a), "first") &&
+         ok_status(r, abc_allreduce(&x, &z, 1, ABC_F32, ABC_SUM, r->comm), "second") &&
+         ok_status(r, abc_group_end(), "group_end") && check(r, y == 2 && z == 2, "sums %g and %g", (double)y, (double)z);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+    double used = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    ok = ok && check(r, used < 0.3, "waiting for a second took %.3f s of CPU", used);
+    return !(ok && ok_status(r, abc_comm_destroy(a), "destroy"));
+}
+
 struct creation {
     struct rank *r;
     int rank;
@@ -481,6 +501,8 @@ int main(int argc, char **argv)
         }
     job_run(&(struct job){"short ones are joined", joins, NULL, 3});
     job_run(&(struct job){"not where bits would change", joins_not, NULL, 3, .environment = ring});
+    for (int threads = 0; threads < 2; threads++)
+        job_run(&(struct job){"waits asleep", waits_asleep, NULL, 2, threads});
     job_run(&(struct job){"one thread for three ranks", one_thread, NULL, 1});
     job_run(&(struct job){"refused calls", refused, NULL, 2});
     job_run(&(struct job){"dropped groups", dropped, NULL, 2, true});
