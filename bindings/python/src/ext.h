@@ -153,6 +153,7 @@ struct abcpy_flight {
     PyObject *callback;      /* or NULL */
     PyObject *owner;         /* the Request, not counted; NULL when that is gone */
     bool active;             /* started and not known to be complete */
+    _Atomic int status;      /* what the operation has ended with; ABC_PENDING before */
     bool over;               /* by completions.c: the operation has ended, or none was started */
     struct abcpy_node *node; /* what completions get when it is over, or NULL */
     unsigned users;          /* threads inside the library with `request` */

@@ -16,6 +16,7 @@
 struct request {
     PyObject_HEAD struct abcpy_comm *comm; /* counted */
     struct abcpy_flight *flight;           /* NULL once the communicator is closed */
+    PyObject *kept;                        /* what wait returns then, if the operation has succeeded before */
 };
 static PyTypeObject *request_type;
 static __thread int callback_depth;
@@ -27,13 +28,21 @@ bool abcpy_in_callback(void)
 
 /* ---- flights ---- */
 
+/* The communicator is closed, which has completed the operation; who waits later is told of that end. */
+static void outlive(struct request *r, const struct abcpy_flight *f)
+{
+    r->flight = NULL;
+    if (f->status == ABC_OK && !(r->kept = abcpy_call_result(&f->call)))
+        PyErr_Clear();
+}
+
 static void flight_free(struct abcpy_flight *f)
 {
     *f->at = f->next;
     if (f->next)
         f->next->at = f->at;
     if (f->owner)
-        ((struct request *)f->owner)->flight = NULL;
+        outlive((struct request *)f->owner, f);
     abcpy_call_release(&f->call);
     abcpy_flight_unlink(f);
     Py_CLEAR(f->callback);
@@ -146,6 +155,7 @@ static void call_back(struct abcpy_flight *f, int status)
 static void on_complete(abc_request *request, int status, void *context)
 {
     struct abcpy_flight *f = context;
+    f->status = status;
     if (f->callback)
         call_back(f, status);
     abcpy_flight_is_over(f);
@@ -157,6 +167,7 @@ static int launch(struct abcpy_flight *f)
 {
     int status;
     f->active = true;
+    f->status = ABC_PENDING;
     f->users++;
     bool was_over = abcpy_flight_begins(f);
     Py_BEGIN_ALLOW_THREADS;
@@ -188,6 +199,7 @@ static struct abcpy_flight *flight_make(struct abcpy_comm *c, const struct abcpy
     f->call.call.callback = on_complete;
     f->call.call.callback_context = f;
     f->over = true;
+    f->status = ABC_PENDING;
     Py_BEGIN_ALLOW_THREADS;
     status = abc_request_create(c->comm, &f->call.call, &f->request);
     Py_END_ALLOW_THREADS;
@@ -274,9 +286,27 @@ static PyObject *request_start(PyObject *self, PyObject *unused)
     return status == ABC_OK ? Py_NewRef(self) : abcpy_comm_raise(r->comm, status);
 }
 
+/* Another thread closes the communicator, and completes the operation. */
+static bool being_closed(const struct request *r)
+{
+    return r->flight && r->comm->closing && r->comm->pid == (long)getpid();
+}
+
+/* What an operation has ended with that a close has completed, or NULL, without an exception: then the library is to be asked. */
+static PyObject *result_of_close(const struct request *r)
+{
+    if (r->kept)
+        return Py_NewRef(r->kept);
+    return being_closed(r) && r->flight->status == ABC_OK ? abcpy_call_result(&r->flight->call) : NULL;
+}
+
 /* -1 with an exception, 0 while in progress, 1 when complete. */
 static int test(struct request *r)
 {
+    if (r->kept || (being_closed(r) && r->flight->status == ABC_OK))
+        return 1;
+    if (being_closed(r) && r->flight->active && r->flight->status == ABC_PENDING)
+        return 0;
     struct abcpy_flight *f = flight_of(r, false);
     int status;
     if (!f)
@@ -303,11 +333,17 @@ static PyObject *request_test(PyObject *self, PyObject *unused)
 static PyObject *request_wait(PyObject *self, PyObject *unused)
 {
     struct request *r = (struct request *)self;
-    struct abcpy_flight *f = flight_of(r, true);
+    while (being_closed(r) && r->flight->active && r->flight->status == ABC_PENDING) {
+        Py_BEGIN_ALLOW_THREADS;
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+        Py_END_ALLOW_THREADS;
+    }
+    PyObject *result = result_of_close(r);
+    struct abcpy_flight *f = result ? NULL : flight_of(r, true);
     if (!f)
-        return NULL;
+        return result;
     int status = flight_advance(f, false);
-    PyObject *result = status == ABC_OK ? abcpy_call_result(&f->call) : abcpy_comm_raise(r->comm, status);
+    result = status == ABC_OK ? abcpy_call_result(&f->call) : abcpy_comm_raise(r->comm, status);
     abcpy_comm_leave(r->comm);
     return result;
 }
@@ -351,6 +387,7 @@ static int request_traverse(PyObject *self, visitproc visit, void *arg)
     struct request *r = (struct request *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT((PyObject *)r->comm);
+    Py_VISIT(r->kept);
     if (r->flight && !r->flight->active && r->flight->users == 0) {
         Py_VISIT(r->flight->callback);
         Py_VISIT(r->flight->call.result);
@@ -374,6 +411,7 @@ static int request_clear(PyObject *self)
     struct request *r = (struct request *)self;
     if (r->flight && !r->flight->active && r->flight->users == 0)
         let_go(r);
+    Py_CLEAR(r->kept);
     return 0;
 }
 
@@ -386,6 +424,7 @@ static void request_dealloc(PyObject *self)
     PyErr_Fetch(&error, &value, &trace);
     if (r->comm)
         let_go(r);
+    Py_CLEAR(r->kept);
     PyErr_Restore(error, value, trace);
     Py_CLEAR(r->comm);
     PyObject_GC_Del(self);
