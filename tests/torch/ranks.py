@@ -221,6 +221,35 @@ def futures():
         dist.all_reduce(torch.ones(1000), async_op=True)  # dropped
 
 
+def destroyed():
+    """A group is destroyed with operations in flight: destruction completes them, and who waits later is told so."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for _ in range(5):
+        group = dist.new_group()
+        x, turned = torch.ones(100000), torch.ones(300, 200).t()
+        works = [dist.all_reduce(x, group=group, async_op=True), dist.all_reduce(turned, group=group, async_op=True)]
+        future = dist.all_reduce(mine(rank), group=group, async_op=True).get_future()
+        dist.destroy_process_group(group)
+        for work in works:
+            assert work.wait() and work.is_completed() and work.exception() is None
+        same(x, torch.full((100000,), float(size)))
+        same(turned, torch.full((200, 300), float(size)))
+        same(future.wait()[0], sum(every(size)))
+
+
+def monitored():
+    """Rank 0 stays away from a monitored_barrier: the others do not wait for as long as the group's limit."""
+    group = dist.new_group()
+    if dist.get_rank():
+        try:
+            group.monitored_barrier(timedelta(seconds=0.3))
+            raise AssertionError("rank 0 was not missed")
+        except dist.DistBackendError as error:
+            assert "timed out in monitoredBarrier" in str(error), error
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
 REDUCED = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 MOVED = [*REDUCED, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128, torch.complex32, torch.uint16]
 
@@ -270,6 +299,40 @@ def kinds():
     for work in (dist.all_reduce(torch.empty(0), async_op=True), dist.broadcast(torch.empty(0, 3), 0, async_op=True),
                  dist.all_gather([torch.empty(0)] * size, torch.empty(0), async_op=True)):
         assert work.wait()
+
+
+def negated():
+    """Tensors of which torch turns the sign when it reads them, of one element too: they are contiguous."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for count in (1, 4):
+        for asynchronous in (False, True):
+            x = torch.full((count,), rank + 1j * (rank + 1)).conj().imag  # -(rank + 1)
+            assert x.is_neg()
+            run(lambda **o: dist.all_reduce(x, dist.ReduceOp.MAX, **o), asynchronous)
+            same(x.resolve_neg(), torch.full((count,), -1.0))
+    mixed = torch._neg_view(torch.ones(1)) if rank == 0 else torch.ones(1)
+    same(abcomm.torch.reducer()(mixed).resolve_neg(), torch.tensor([size - 2.0]))
+
+
+def refused():
+    """Wrong arguments on all ranks are refused with what is wrong, and the group goes on."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    uneven = [torch.zeros(4 + (r == 0) - (r == 1)) for r in range(size)]  # as many elements in all as even ones
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    group = dist.group.WORLD
+    cases = [(lambda: group.gather([uneven], [torch.ones(4)], root=rank), "tensor for rank 0 has 5 elements"),
+             (lambda: group.scatter([torch.ones(4)], [uneven], root=rank), "tensor for rank 0 has 5 elements"),
+             (lambda: dist.all_to_all([], []), f"each of the {size} ranks, there are 0"),
+             (lambda: dist.all_reduce(freed), "no memory"), (lambda: dist.broadcast(freed, 0), "no memory"),
+             (lambda: group.allreduce([1]), "this is int")]
+    for call, words in cases:
+        try:
+            call()
+            raise AssertionError(f"not refused: {words}")
+        except (ValueError, TypeError) as error:
+            assert words in str(error), error
+    dist.barrier()
 
 
 def sparse():

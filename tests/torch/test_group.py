@@ -7,7 +7,8 @@ from conftest import HERE, fine, python, torchrun
 @pytest.mark.parametrize("ranks, cases", [
     (1, ["reductions", "moves", "lists", "groups", "futures", "kinds"]),
     (2, ["reductions", "moves", "kinds", "sparse", "futures", "again", "observed", "training", "unfinished"]),
-    (3, ["timed", "reductions", "moves", "lists", "coalesced", "messages", "groups", "roots", "short_forms"])])
+    (3, ["timed", "reductions", "moves", "lists", "coalesced", "messages", "groups", "roots", "short_forms"]),
+    (3, ["negated", "refused", "destroyed", "monitored"])])
 def test_cases(ranks, cases):
     code, said = torchrun(ranks, HERE / "ranks.py", *cases)
     assert fine(code, said) and all(said.count(f"fine {case}") == ranks for case in cases), said

@@ -33,7 +33,7 @@ def reducer(group: dist.ProcessGroup | None = None, op: Any = dist.ReduceOp.SUM)
 
     def reduce(tensor: torch.Tensor) -> torch.Tensor:
         kind = known(tensor.dtype)
-        if kind is None or tensor.layout is not strided or not tensor.is_cpu or not tensor.is_contiguous():
+        if kind is None or tensor.layout is not strided or not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
             dist.all_reduce(tensor, op, group)
             return tensor
         try:

@@ -9,6 +9,8 @@ import torch.distributed as dist
 
 import abcomm
 
+_NO_MEMORY = (". The tensor has elements and no memory: its storage was freed (resize_(0), as FSDP does between its uses), or it is a "
+              "fake one, or a wrapper as DTensor is, of which x.to_local() has the memory")
 _CALLER = (abcomm.ArgumentError, abcomm.UnsupportedError)
 
 
@@ -16,6 +18,8 @@ def translated(error: abcomm.Error, operation: str, group: str) -> Exception:
     """The exception to raise for what an operation of a group has ended with."""
     what = "Timed out after its limit: " if isinstance(error, abcomm.TimeoutError) else ""
     text = f"abcomm {operation} on group {group}: {what}{error}"
+    if isinstance(error, abcomm.ArgumentError) and "buffer is null" in text:
+        text += _NO_MEMORY
     if isinstance(error, abcomm.ArgumentTypeError):
         return TypeError(text)
     return ValueError(text) if isinstance(error, _CALLER) else dist.DistBackendError(text)

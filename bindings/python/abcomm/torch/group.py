@@ -91,7 +91,8 @@ class Group(Base):
                 and (plain := _PLAIN(tensors[0].dtype)) and (number := _OPS(hash(opts.reduceOp))) is not None
                 and opts.timeout < NO_TIME and not profiler._is_profiler_enabled):
             tensor, row = tensors[0], self._reduced
-            if tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous() and self._batch is None:
+            if (tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous() and not tensor.is_neg()
+                    and self._batch is None):
                 # Beyond the first 16 calls, among which are slow ones, one in 16 is timed, for all of them.
                 begin = 0.0 if row.calls & 15 and row.calls > 15 else perf_counter()
                 count = tensor.numel()
@@ -111,7 +112,7 @@ class Group(Base):
         return self._allreduce(_listed(tensors), _options(_USUAL, () if opts is None else (opts,), named, ("op", "timeout")))
 
     def _allreduce(self, tensors: Tensors, opts: Any) -> dist._Work:
-        if len(tensors) == 1 and tensors[0].is_sparse:
+        if len(tensors) == 1 and getattr(tensors[0], "is_sparse", False):
             return self._allreduce_sparse(tensors[0], opts)
         tensor = _one(tensors, "all_reduce")
         outputs = types.Outputs()
@@ -262,6 +263,7 @@ class Group(Base):
         call: Call
         if self._rank == opts.rootRank:
             types.check_list("abcomm gather", outputs[0], source, self._size)
+            types.check_sizes("abcomm gather", outputs[0], source)
         if source.nbytes <= _JOINED:  # every rank knows that, for all have as much
             target = types.moved(stand_ins.flat(outputs[0])) if self._rank == opts.rootRank else None
             call = (_GATHER, types.moved(source), target, None, opts.rootRank)
@@ -285,6 +287,7 @@ class Group(Base):
         call: Call
         if self._rank == opts.rootRank:
             types.check_list("abcomm scatter", inputs[0], output, self._size)
+            types.check_sizes("abcomm scatter", inputs[0], output)
         if output.nbytes <= _JOINED:
             source = types.moved(types.flat_inputs(inputs[0])) if self._rank == opts.rootRank else None
             call = (_SCATTER, source, target, None, opts.rootRank)
@@ -322,7 +325,7 @@ class Group(Base):
     def alltoall(self, outputs: Tensors, inputs: Tensors, *given: Any, **named: Any) -> dist._Work:
         """A list of tensors, one to each rank; a list of what comes from each."""
         opts = _options(c10d.AllToAllOptions, given, named)
-        types.check_list("abcomm all_to_all", inputs, inputs[0], self._size)
+        types.check_list("abcomm all_to_all", inputs, None, self._size)
         types.check_list("abcomm all_to_all", outputs, inputs[0], self._size)
         stand_ins = types.Outputs()
         source, target = types.spread_inputs(inputs), stand_ins.spread(outputs)
@@ -338,11 +341,17 @@ class Group(Base):
         """A barrier that tells which ranks have not come: the first of them, or all. It ends the group then."""
         seconds = self._timeout if timeout is None else timeout.total_seconds()
         token = torch.zeros(1, dtype=torch.uint8)
-        if self._rank != 0:
-            self.send([token], 0, _MONITOR_TAG).wait()
-            self.recv([token], 0, _MONITOR_TAG).wait()
-            return
         end = monotonic() + seconds
+        if self._rank != 0:
+            end += seconds  # rank 0 may come that late and wait as long: it knows who is missing
+            self.send([token], 0, _MONITOR_TAG)
+            answer = self.recv([token.clone()], 0, _MONITOR_TAG)
+            while not answer.is_completed() and monotonic() < end:
+                sleep(0.0001)
+            if not answer.is_completed():
+                self._miss(f"Rank {self._rank} timed out in monitoredBarrier after {2 * seconds:g} seconds: Rank 0 has not answered")
+            answer.wait()
+            return
         waiting = {rank: self.recv([token.clone()], rank, _MONITOR_TAG) for rank in range(1, self._size)}
         while waiting and (monotonic() < end):
             waiting = {rank: work for rank, work in waiting.items() if not work.is_completed()}
@@ -350,11 +359,14 @@ class Group(Base):
         missing = sorted(waiting)[:None if wait_all_ranks else 1]
         if missing:
             names = ", ".join(f"Rank {rank}" for rank in missing)
-            text = f"Rank 0 timed out in monitoredBarrier after {seconds:g} seconds: {names} failed to pass monitoredBarrier"
-            self._comm.abort(text)
-            raise dist.DistBackendError(f"abcomm monitored_barrier on group {self._name}: {text}")
+            self._miss(f"Rank 0 timed out in monitoredBarrier after {seconds:g} seconds: {names} failed to pass monitoredBarrier")
         for work in [self.send([token], rank, _MONITOR_TAG) for rank in range(1, self._size)]:
             work.wait()
+
+    def _miss(self, text: str) -> None:
+        """End the group, because a rank has not come to a monitored_barrier."""
+        self._comm.abort(text)
+        raise dist.DistBackendError(f"abcomm monitored_barrier on group {self._name}: {text}")
 
     # ---- messages
 

@@ -188,11 +188,20 @@ def alike(tensors: Sequence[torch.Tensor]) -> bool:
     return all(tensor.numel() == tensors[0].numel() for tensor in tensors)
 
 
-def check_list(what: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, ranks: int) -> None:
-    """Refuse a list that is not one tensor for each rank, of one type."""
+def check_list(what: str, tensors: Sequence[torch.Tensor], like: torch.Tensor | None, ranks: int) -> None:
+    """Refuse a list that is not one tensor for each rank, of one type: that of another tensor, or without one of the first."""
     if len(tensors) != ranks:
         raise ValueError(f"{what} needs one tensor for each of the {ranks} ranks, there are {len(tensors)}")
     for tensor in tensors:
         check(tensor)
+        like = tensor if like is None else like
         if tensor.dtype != like.dtype:
             raise ValueError(f"{what}: all tensors must have one dtype, there are {tensor.dtype} and {like.dtype}")
+
+
+def check_sizes(what: str, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> None:
+    """Refuse a list whose tensors are not all of one tensor's size: joined in one piece, the blocks would lie elsewhere."""
+    for rank, tensor in enumerate(tensors):
+        if tensor.numel() != like.numel():
+            raise ValueError(f"{what}: the tensor for rank {rank} has {tensor.numel()} elements, that of this rank {like.numel()}; all "
+                             "must have the same size")
