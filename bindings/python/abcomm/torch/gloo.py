@@ -49,13 +49,14 @@ class _StandIn(type):
 class ProcessGroupGloo(metaclass=_StandIn):
     """Called as torch's class of that name: makes a group of abcomm, or of Gloo where devices beside the CPU may be meant."""
 
-    def __new__(cls, store: dist.Store, rank: int, size: int, *given: Any, timeout: Any = _DEFAULT) -> Any:
-        """given: a timeout or an options object, as torch's own takes them."""
+    def __new__(cls, store: dist.Store, rank: int, size: int, *given: Any, timeout: Any = _DEFAULT, **wishes: Any) -> Any:
+        """given: a timeout or an options object, as torch's own takes them; wishes: what newer ones take besides."""
         limit = getattr(given[0], "_timeout", given[0]) if given else timeout
-        if torch.accelerator.is_available():
-            _log.warning("abcomm: this process has a device beside the CPU, for which a group of abcomm has no room; Gloo makes this "
-                         "group. Ask for abcomm by its name for tensors of the CPU")
-            return _real(store, rank, size, *given) if given else _real(store, rank, size, timeout=timeout)
+        wanted = [name for name, value in wishes.items() if value]
+        if wanted or torch.accelerator.is_available():
+            why = f"it has no {', '.join(wanted)}" if wanted else "it has no room for the device beside the CPU"
+            _log.warning("abcomm: leaves a group to Gloo, for %s. Ask for abcomm by its name for tensors of the CPU", why)
+            return _real(store, rank, size, *given, **wishes) if given else _real(store, rank, size, timeout=timeout, **wishes)
         return GlooGroup(store, rank, size, limit)
 
 
