@@ -114,6 +114,7 @@ class Bench:
         facts = [*table.machine(), ("torch", said.strip() if code == 0 else "?"), ("DeepSpeed", DEEPSPEED), ("runs", str(self.args.runs))]
         cells = torch_table.summarise(self.rows)
         base = Path(self.args.out or self.work) / "torch"
+        base.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{base}.csv", "w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, torch_table.COLUMNS, lineterminator="\n")
             writer.writeheader()
