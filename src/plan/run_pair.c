@@ -1,9 +1,8 @@
 /*
  * run_pair.c - stage 3: two ranks exchange a long operation chunk by chunk, in one loop. The same headers, tokens and sequences as
  * the general machine's (run_issue.c, run_step.c), so that a peer cannot tell, and when it is late the general machine goes on
- * where this stops. What is gained: a chunk costs a few hundred instructions less, so chunks may be as small as the nearest cache;
- * its header says at once that it is staged; and the next input is staged where the peer's has just been read, in the same pass
- * (abci_reduce_swap). Runs under the claim.
+ * where this stops. What is gained: a chunk costs a few hundred instructions less; its header says at once that it is staged; and
+ * the next input is staged where the peer's has just been read, in the same pass (abci_reduce_swap). Runs under the claim.
  */
 #include <stddef.h>
 #include <string.h>

@@ -17,8 +17,7 @@
 #define PRICED_RANKS 128 /* beyond, pricing all ranks' plans costs more than it tells: the rule below decides */
 
 #define MAX_CHUNK (1u << 30)
-#define PAIR_FROM ((64u << 10) + 1) /* what is shorter goes by run_tiny.c, which knows no chunks: ABCI_TINY_MAX */
-#define CLASSES 4                   /* bit 0: one_rounding, bit 1: ordered */
+#define CLASSES 4 /* bit 0: one_rounding, bit 1: ordered */
 
 struct options {
     _Atomic bool priced; /* release: rows and rules are complete; acquire in abci_choose */
@@ -313,9 +312,7 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
         bool near = c->constants.hand_off < ABCI_DISTANT;
         config->chunk = config->long_chunk = near ? 128 << 10 : 512 << 10;
         config->long_from = (4 << 20) + 1;
-        config->pair_chunk = config->chunk;
         config->pair_long = 128 << 10;
-        config->pair_from = PAIR_FROM;
         config->pair_to = near ? 6 << 20 : UINT64_MAX;
     } else {
         config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;

@@ -63,9 +63,9 @@ static uint64_t next_crossing(const struct abci_rules_config *c, struct abci_opt
 
 uint64_t abci_rules_chunk(const struct abci_rules_config *c, const struct abci_option *o, uint64_t bytes)
 {
-    bool pair = o && o->pairs && c->pair_chunk;
-    pair &= bytes >= c->pair_from;
-    return bytes < c->long_from ? (pair ? c->pair_chunk : c->chunk) : (pair ? c->pair_long : c->long_chunk);
+    if (bytes < c->long_from)
+        return c->chunk;
+    return o && o->pairs && c->pair_long ? c->pair_long : c->long_chunk;
 }
 
 /* A list that grows. */
@@ -87,13 +87,11 @@ static void append_range(const struct abci_rules_config *c, struct list *l, stru
     uint64_t asked = c->forced_chunk ? c->forced_chunk : rule.chunk;
     rule.chunk = asked ? asked : abci_rules_chunk(c, rule.option, rule.from);
     append(l, rule);
-    const uint64_t changes[] = {c->pair_from, c->long_from};
-    for (int i = 0; i < 2 && !asked; i++)
-        if (rule.from < changes[i] && changes[i] < to) {
-            rule.from = changes[i];
-            rule.chunk = abci_rules_chunk(c, rule.option, rule.from);
-            append(l, rule);
-        }
+    if (!asked && rule.from < c->long_from && c->long_from < to) {
+        rule.from = c->long_from;
+        rule.chunk = abci_rules_chunk(c, rule.option, rule.from);
+        append(l, rule);
+    }
 }
 
 /* What the prices say for from <= bytes < to: two sets of straight lines, if pair_to lies between. */

@@ -34,8 +34,8 @@ struct abci_rules_config {
     const struct abci_algo *forced;     /* by ABCOMM_ALGO, or NULL */
     uint64_t chunk;                     /* where nothing else is said, for operations below long_from bytes */
     uint64_t long_chunk, long_from;     /* and for longer ones */
-    uint64_t pair_chunk, pair_long;     /* the same two for options that pair; 0: no difference */
-    uint64_t pair_from, pair_to;        /* only from and up to this size they are something else; pair_from is below long_from */
+    uint64_t pair_long;                 /* the latter for options that pair; 0: no difference */
+    uint64_t pair_to;                   /* up to this size those are cheaper than their price; 0: never */
     uint64_t forced_chunk;              /* by ABCOMM_CHUNK or ABCOMM_ALGO, 0: by nobody */
     const struct abci_tuning_row *rows; /* of this case, ascending */
     uint32_t nrows;

@@ -100,7 +100,7 @@ static void test_two_ranks(void **state)
             expect_choice(chooser, (struct abci_wish){.collective = ABC_ALLGATHER, .bytes = sizes[k]}, "oneshot", 256 << 10);
         struct abci_wish sum = {.collective = ABC_ALLREDUCE, .bytes = 128 << 10, .one_rounding = true};
         expect_choice(chooser, sum, "oneshot", machines[m].chunk);
-        sum.bytes = 64 << 10; /* the short cut knows no chunks */
+        sum.bytes = 64 << 10;
         expect_choice(chooser, sum, "oneshot", machines[m].chunk);
         sum.bytes = 2 << 20;
         expect_choice(chooser, sum, "oneshot", machines[m].chunk);
