@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "comm/comm.h"
+
 static struct job *current; /* of this scenario's process */
 static const struct scenario *running;
 static _Atomic uint32_t *next_port; /* shared by all scenarios */
@@ -294,6 +296,20 @@ abc_comm *must_create(struct job *job, int rank, double timeout)
     int status = create_comm(job, rank, job->nranks, timeout, &comm);
     must(status == ABC_OK, "rank %d: creation: %s", rank, abc_last_error());
     return comm;
+}
+
+void must_work(struct job *job, int rank, const char *when)
+{
+    abc_comm *comm = NULL;
+    float x[4] = {1, 2, 3, (float)rank};
+    int status = create_comm(job, rank, 3, 0, &comm);
+    must(status == ABC_OK, "rank %d: creation %s: %s", rank, when, abc_last_error());
+    must(abc_allreduce(ABC_IN_PLACE, x, 4, ABC_F32, ABC_SUM, comm) == ABC_OK, "allreduce %s: %s", when, abc_last_error());
+    must(x[0] == 3 && x[3] == 3, "wrong sum %s", when);
+    must(abc_comm_destroy(comm) == ABC_OK, "destroy %s: %s", when, abc_last_error());
+    meet(job);
+    abci_comm_reap();
+    meet(job);
 }
 
 void tell(struct job *job, int rank, int status, double since)

@@ -85,6 +85,8 @@ void wait_flag(struct job *job, int which, int value, double seconds);
 /* A communicator over the job's address. timeout: of operations, 0: 20 s. */
 int create_comm(struct job *job, int rank, int nranks, double timeout, abc_comm **comm);
 abc_comm *must_create(struct job *job, int rank, double timeout);
+/* A communicator of three ranks is created, sums and ends; when: what is told of a failure. */
+void must_work(struct job *job, int rank, const char *when);
 /* Put the status and the last error's text where the scenario finds them. */
 void tell(struct job *job, int rank, int status, double since);
 void must_mention(const char *text, const char *part, const char *where);

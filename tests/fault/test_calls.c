@@ -205,18 +205,6 @@ static int do_work(const struct work *w, enum kind kind)
 
 /* ---- Ranks ---- */
 
-static void must_work(struct job *job, int rank, const char *when)
-{
-    float x[4] = {1, 2, 3, (float)rank};
-    abc_comm *comm = must_create(job, rank, 0);
-    must(abc_allreduce(ABC_IN_PLACE, x, 4, ABC_F32, ABC_SUM, comm) == ABC_OK, "allreduce %s: %s", when, abc_last_error());
-    must(x[0] == 3 && x[3] == 3, "wrong sum %s", when);
-    must(abc_comm_destroy(comm) == ABC_OK, "destroy %s: %s", when, abc_last_error());
-    meet(job);
-    abci_comm_reap();
-    meet(job);
-}
-
 static void set_rule(const struct scenario *s, int rank)
 {
     rule.number = s->b;

@@ -15,20 +15,6 @@
 enum { PASSES };
 enum { CREATION, GROWTH, WORK, TALK, SPLITTING, REVOKED, BODIES }; /* what is done */
 
-static void must_work(struct job *job, int rank, const char *when)
-{
-    abc_comm *comm = NULL;
-    float x[4] = {1, 2, 3, (float)rank};
-    int status = create_comm(job, rank, NRANKS, 0, &comm);
-    must(status == ABC_OK, "rank %d: creation %s: %s", rank, when, abc_last_error());
-    must(abc_allreduce(ABC_IN_PLACE, x, 4, ABC_F32, ABC_SUM, comm) == ABC_OK, "allreduce %s: %s", when, abc_last_error());
-    must(x[0] == 3 && x[3] == 3, "wrong sum %s", when);
-    must(abc_comm_destroy(comm) == ABC_OK, "destroy %s: %s", when, abc_last_error());
-    meet(job);
-    abci_comm_reap();
-    meet(job);
-}
-
 /* A creation in which pass n of the victim fails. Returns its status. */
 static int faulty(struct job *job, int rank, long victim, long n, struct outcome *mine)
 {
