@@ -128,7 +128,7 @@ static void append_row(const struct abci_rules_config *c, struct list *l, const 
 
 struct abci_rule *abci_rules_make(const struct abci_rules_config *c)
 {
-    /* Between two rows the prices cross at most as often as there are algorithms; once the lines, and twice the chunk changes. */
+    /* Between two rows the prices cross at most as often as there are algorithms; once the lines and once the chunk change. */
     size_t most = (size_t)(2 * c->nrows + 2) * (size_t)(c->count + 1) + 3;
     struct list l = {.first = abci_alloc(most * sizeof *l.first)};
     if (!l.first)
