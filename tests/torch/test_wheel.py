@@ -59,7 +59,7 @@ def test_installed_wheel_trains(wheel, tmp_path):
         "dist.init_process_group('abcomm')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))\n"
         "model(torch.ones(2, 3)).sum().backward()\n"
-        "print('trained in', abcomm.torch.__file__)\n"
+        "print(f'trained in {abcomm.torch.__file__}\\n', end='')\n"  # one write: two ranks may print at once
         "dist.destroy_process_group()\n", encoding="utf-8")
     code, said = torchrun(2, tmp_path / "where.py", PYTHONPATH=str(tmp_path / "site"))
     assert fine(code, said) and said.count(f"trained in {tmp_path}/site/") == 2, said
