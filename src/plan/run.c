@@ -352,8 +352,9 @@ static void enqueue(struct abci_engine *e, struct abc_request *q)
         abci_mail_post(e, q);
         return;
     }
-    q->pairs = q->run->pairs && !q->run->keeps_staging && !q->direct_run && !q->reduction.user &&
-               q->shape.count * q->shape.element > ABCI_EAGER;
+    const uint64_t bytes = q->shape.count * q->shape.element, longest = bytes < q->chunk_bytes ? bytes : q->chunk_bytes;
+    q->pairs = q->run->pairs && !q->run->keeps_staging && !q->direct_run && !q->reduction.user && bytes > ABCI_EAGER &&
+               longest <= ABCI_TOKEN_ROOM;
     e->pairing += q->pairs;
     q->next = NULL;
     *e->queue_end = q;

@@ -7,7 +7,10 @@
 #include "plan/run.h"
 
 #define ABCI_REMOTE_TILE (256 << 10)
-#define ABCI_WINDOW 32 /* steps that may be ahead of the first incomplete one */
+/* Tokens start off the page boundary: equal low address bits in user buffers make loads wait for stores. */
+#define ABCI_SWAP_SHIFT 3840
+#define ABCI_TOKEN_ROOM (ABCI_SWAP_BYTES - ABCI_SWAP_SHIFT) /* bytes that one holds */
+#define ABCI_WINDOW 32                                      /* steps that may be ahead of the first incomplete one */
 
 /* One readable piece of a peer: an address, or an address in the peer's process. */
 struct source {

@@ -14,8 +14,6 @@ _Static_assert(ABCI_PACKED == ABCI_INLINE_HEADER, "areas without gaps are those 
 
 #define REGION_SMALL (64u << 10)
 #define REGIONS_LARGE 4 /* per engine; more instances wait */
-/* Tokens start off the page boundary: equal low address bits in user buffers make loads wait for stores. */
-#define SWAP_SHIFT 3840
 
 static bool region_over(struct abci_engine *e, struct abci_region *r)
 {
@@ -120,12 +118,13 @@ int abci_token_take(struct abci_engine *e)
 
 char *abci_token_memory(const struct abci_engine *e, int token)
 {
-    return e->shm->swap[token / ABCI_SWAPS] + (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES + SWAP_SHIFT;
+    return e->shm->swap[token / ABCI_SWAPS] + (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES + ABCI_SWAP_SHIFT;
 }
 
 uint64_t abci_token_offset(const struct abci_engine *e, int token)
 {
-    return e->shm->peer[token / ABCI_SWAPS].control->swap_offset + (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES + SWAP_SHIFT;
+    return e->shm->peer[token / ABCI_SWAPS].control->swap_offset + (uint64_t)(token % ABCI_SWAPS) * ABCI_SWAP_BYTES +
+           ABCI_SWAP_SHIFT;
 }
 
 void abci_tokens_open(struct abci_engine *e)
@@ -161,7 +160,7 @@ static uint64_t shown_part(const struct abci_instance *inst, int buffer, uint64_
 
 int abci_take_staging(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes)
 {
-    if (e->tokens == 0 || inst->run->keeps_staging || bytes > ABCI_SWAP_BYTES - SWAP_SHIFT)
+    if (e->tokens == 0 || inst->run->keeps_staging || bytes > ABCI_TOKEN_ROOM)
         return own_region(e, inst, bytes ? bytes : ABCI_LINE);
     int token = abci_token_take(e);
     inst->tmp = abci_token_memory(e, token);

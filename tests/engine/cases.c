@@ -15,13 +15,13 @@
 #define LEVELS 24
 
 static const uint8_t levels[DIMENSIONS] = {
-    [D_RANKS] = 9,    [D_THREADS] = 4,     [D_PVR] = 3,    [D_CHUNK] = 5,          [D_PIPELINE] = 4, [D_STORES] = 3,
+    [D_RANKS] = 9,    [D_THREADS] = 4,     [D_PVR] = 3,    [D_CHUNK] = 6,          [D_PIPELINE] = 4, [D_STORES] = 3,
     [D_SIMD] = 4,     [D_COLLECTIVE] = 11, [D_TYPE] = 4,   [D_OP] = TEST_OP_COUNT, [D_SIZE] = 22,    [D_PLACE] = 3,
     [D_IN_SHIFT] = 6, [D_OUT_SHIFT] = 6,   [D_MEMORY] = 3, [D_ALGORITHM] = 9,      [D_ROOT] = 3,     [D_HOW] = 4,
 };
 static const unsigned shifts[] = {0, 1, 4, 16, 35, 63};
-static const char *const chunks[] = {NULL, "4K", "16K", "100K", "64"};
-static const uint64_t chunk_bytes[] = {512 << 10, 4 << 10, 16 << 10, 100 << 10, 64};
+static const char *const chunks[] = {NULL, "4K", "16K", "100K", "64", "2M"}; /* the last: more than a token of two ranks holds */
+static const uint64_t chunk_bytes[] = {512 << 10, 4 << 10, 16 << 10, 100 << 10, 64, 2 << 20};
 
 struct sample {
     uint64_t random;

@@ -266,13 +266,13 @@ static void force(uint64_t *dice, int nranks, char *text, size_t capacity)
 
 static bool one_job(uint64_t seed, int number, int steps)
 {
-    static const char *const pvr[] = {"auto", "on", "off"}, *const chunk[] = {"0", "64", "4K", "100K"};
+    static const char *const pvr[] = {"auto", "on", "off"}, *const chunk[] = {"0", "64", "4K", "100K", "2M"};
     static const char *const stores[] = {"auto", "plain", "stream"}, *const spin[] = {"-1", "0", "1000"};
     uint64_t dice = seed + (uint64_t)number * 7919;
     struct program program = {.seed = random_next(&dice), .steps = steps};
     char text[6][320], name[64];
     const char *environment[7] = {text[0], text[1], text[2], text[3], text[4], NULL, NULL};
-    int nranks = 2 + (int)below(&dice, WORLD - 1), c = (int)below(&dice, 4);
+    int nranks = 2 + (int)below(&dice, WORLD - 1), c = (int)below(&dice, 5);
     snprintf(text[0], sizeof text[0], "ABCOMM_PVR=%s", pvr[below(&dice, 3)]);
     snprintf(text[1], sizeof text[1], "ABCOMM_PIPELINE=%d", 1 + (int)below(&dice, 4));
     snprintf(text[2], sizeof text[2], "ABCOMM_STORES=%s", stores[below(&dice, 3)]);

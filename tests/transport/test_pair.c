@@ -1,7 +1,7 @@
 /*
  * test_pair.c - two ranks exchange long operations in one loop, and leave it and come back as the peer is late: chunks of many
- * sizes, in place and not, blocking and started, between other operations that use the same staging, and against a rank whose
- * buffers lie in the arena. Every value is checked. Run: abcomm run -n 2 test_pair
+ * sizes, also such as no staging token holds, in place and not, blocking and started, between other operations that use the same
+ * staging, and against a rank whose buffers lie in the arena. Every value is checked. Run: abcomm run -n 2 test_pair
  */
 #include <abcomm/abcomm.h>
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MOST (512 * 1024)
+#define MOST (1024 * 1024)
 #define ROUNDS 120
 
 static int *in, *out, *shared_in, *shared_out;
@@ -64,13 +64,16 @@ static int run(abc_call *call, bool started)
 /* A sum, a maximum or an average, of a size and in chunks that both ranks draw alike. */
 static int one_call(unsigned round)
 {
-    static const char *const algorithms[] = {"oneshot@8K", "oneshot@100", "oneshot@5000", "oneshot@128K", "oneshot@1M", NULL};
+    static const char *const algorithms[] = {"oneshot@8K", "oneshot@100", "oneshot@5000", "oneshot@128K", "oneshot@1M",
+                                             "oneshot@4M", NULL};
     static const abc_op ops[] = {ABC_SUM, ABC_MAX, ABC_SUM, ABC_AVG};
     int rank = abc_comm_rank(comm);
-    unsigned count = 5000 + draw(round % 5 ? 20000 : MOST - 5000), which = draw(6), op = draw(4), late = draw(8);
+    unsigned count = 5000 + draw(round % 5 ? 20000 : MOST - 5000), which = draw(7), op = draw(4), late = draw(8);
     bool in_place = draw(2), started = draw(3) == 0, arena = draw(4) == 0, own_arena = arena && rank == (int)draw(2);
     if (which == 1)
         count = 5000 + count % 2000; /* some hundred chunks */
+    if (which == 5)
+        count = MOST - count; /* one chunk, which no staging token holds */
     int *from = own_arena ? shared_in : in, *to = own_arena ? shared_out : out;
     if (in_place)
         from = to;
