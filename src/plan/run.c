@@ -5,8 +5,6 @@
  * below.
  */
 #include <linux/futex.h>
-#include <sched.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,175 +13,7 @@
 
 #ifdef ABCI_HOOKS
 void (*abci_hook)(int rank, uint32_t sequence, int step);
-bool abci_offer_to_threads;
-#else
-static const bool abci_offer_to_threads = false;
 #endif
-
-/* ---- Plans, prepared ---- */
-
-static uint32_t hash_name(const char *name)
-{
-    uint32_t h = 2166136261u;
-    for (; *name; name++)
-        h = (h ^ (unsigned char)*name) * 16777619u;
-    return h;
-}
-
-static bool leads(const struct abci_step *s, uint32_t index)
-{
-    bool free_standing = (s->after[0] < 0 || s->after[0] < (int32_t)index) && (s->after[1] < 0 || s->after[1] < (int32_t)index);
-    return s->kind == ABCI_PUBLISH && s->counter == 0 && free_standing && (s->src.buffer == ABCI_IN || s->src.count == 0);
-}
-
-/* Only what is shown takes staging, or what a step stages though nobody reads it there. */
-static void show_blocks(struct abci_runnable *r, const struct abci_ref *ref)
-{
-    uint16_t *first = &r->first_shown[ref->buffer], *last = &r->last_shown[ref->buffer], end = ref->block + ref->count - 1;
-    *first = ref->block < *first ? ref->block : *first;
-    *last = end > *last ? end : *last;
-}
-
-static void derive_publishes(struct abci_runnable *r)
-{
-    const struct abci_plan *p = r->plan;
-    uint32_t used = 0;
-    r->in_by_lead = r->single_values = true;
-    r->first_shown[ABCI_IN] = r->first_shown[ABCI_OUT] = UINT16_MAX;
-    for (uint32_t i = 0; i < p->nsteps; i++) {
-        const struct abci_step *s = &p->steps[i];
-        if (s->flags & ABCI_STAGE && s->dst.buffer == ABCI_OUT)
-            show_blocks(r, &s->dst);
-        if (s->kind != ABCI_PUBLISH || s->src.count == 0)
-            continue;
-        if (s->src.buffer <= ABCI_OUT)
-            show_blocks(r, &s->src);
-        r->publishes_in |= s->src.buffer == ABCI_IN;
-        r->publishes_out |= s->src.buffer == ABCI_OUT;
-        if (i < r->lead)
-            continue;
-        r->in_by_lead &= s->src.buffer != ABCI_IN;
-        r->single_values &= !(used >> s->counter & 1);
-        used |= 1u << s->counter;
-    }
-}
-
-/* Is this all: show a block of IN, add one of the peer's to an own one? */
-static bool pairs(const struct abci_runnable *r)
-{
-    const struct abci_plan *p = r->plan;
-    bool narrow = abci_part_width((abc_collective)p->collective, ABCI_IN) == ABCI_NARROW;
-    if (p->nranks != 2 || !narrow || p->nblocks != 1 || r->lead != 1 || p->nsteps != 2 || p->ntmp > 0 || p->direct)
-        return false;
-    const struct abci_ref show = p->steps[0].src;
-    const struct abci_step *add = &p->steps[1];
-    return show.buffer == ABCI_IN && show.count == 1 && add->kind == ABCI_REDUCE && add->npeers == 1 && add->flags == ABCI_FINAL &&
-           add->src.buffer == ABCI_IN && add->src.count == 1 && add->own.buffer == ABCI_IN && add->own.count == 1 &&
-           add->dst.buffer == ABCI_OUT && add->dst.count == 1;
-}
-
-struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
-{
-    struct abci_runnable *r = abci_alloc(sizeof *r);
-    for (uint32_t i = 0; r && i < plan->nsteps; i++)
-        if (plan->steps[i].kind >= ABCI_PUSH && !abci_mutated("c3_reserved_kind_accepted")) {
-            abci_error(ABC_ERR_UNSUPPORTED, "plan %s: step %u is of a kind that is reserved", plan->name, i);
-            abci_free(r);
-            return NULL;
-        }
-    if (!r)
-        return NULL;
-    r->plan = plan;
-    r->hash = hash_name(plan->name);
-    while (r->lead < plan->nsteps && leads(&plan->steps[r->lead], r->lead))
-        r->lead_value = plan->steps[r->lead++].value;
-    r->keeps_staging = plan->ntmp > 0;
-    derive_publishes(r);
-    r->pairs = pairs(r);
-    for (uint32_t i = 0; i < plan->nsteps; i++) {
-        const struct abci_step *s = &plan->steps[i];
-        r->reads_lead |= (s->kind == ABCI_REDUCE || s->kind == ABCI_FETCH) && s->src.buffer == ABCI_IN;
-    }
-    return r;
-}
-
-void abci_runnable_free(struct abci_runnable *r)
-{
-    if (r)
-        abci_plan_free(r->plan);
-    abci_free(r);
-}
-
-/* ---- Life
- * -------------------------------------------------------------------------------------------------------------------------------
- */
-
-/* The ring lies beside the control block and lives as long as it, see abci_shm_free. */
-static int open_events(struct abci_shm *shm)
-{
-    void *memory;
-    int status = abci_segment_alloc(sizeof *shm->events, &memory, &shm->control->events_offset);
-    if (status != ABC_OK)
-        return status;
-    shm->events = memory;
-    abci_event_ring_init(shm->events);
-    return ABC_OK;
-}
-
-int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
-{
-    size_t n = (size_t)shm->nranks;
-    memset(e, 0, sizeof *e);
-    e->shm = shm;
-    e->claim = &shm->control->claim;
-    e->next_sequence = 1;
-    e->slots_free_to = ABCI_SLOTS;
-    e->chain = seed;
-    e->queue_end = &e->queue;
-    e->callbacks_end = &e->callbacks;
-    e->suspect = -1;
-    e->offers = shm->nranks > 1;
-    for (int r = 0; r < shm->nranks; r++) /* a thread of this process would write where the pages have become private */
-        e->offers &= r == shm->rank || shm->peer[r].pidfd >= 0 || abci_offer_to_threads;
-    e->pipeline = (int)abci_setting_int(ABCI_SET_PIPELINE);
-    abci_tokens_open(e);
-    shm->control->epoch = seed; /* `abcomm inspect` matches the ends of a communicator by it */
-    int status = open_events(shm);
-    if (status != ABC_OK)
-        return status;
-    e->instance = abci_alloc_aligned(sizeof *e->instance * ABCI_SLOTS, ABCI_LINE);
-    e->blocked = abci_alloc(sizeof *e->blocked * n);
-    e->sources = abci_alloc(sizeof *e->sources * (n + 1));
-    e->located = abci_alloc(sizeof *e->located * (n + 1));
-    if (e->instance && e->blocked && e->sources && e->located && abci_mail_room_open(e) == ABC_OK)
-        return ABC_OK;
-    abci_engine_close(e);
-    return abci_error(ABC_ERR_MEMORY, "no memory for the engine of %d ranks", shm->nranks);
-}
-
-void abci_engine_close(struct abci_engine *e)
-{
-    abci_regions_free(e);
-    abci_joint_close(e);
-    abci_tiny_close(e);
-    abci_mail_room_close(e);
-    abci_free(e->instance);
-    abci_free(e->blocked);
-    abci_free(e->sources);
-    abci_free(e->located);
-    abci_free(e->remote);
-    e->instance = NULL;
-    e->blocked = NULL;
-    e->sources = NULL;
-    e->located = NULL;
-    e->remote = NULL;
-}
-
-int abci_engine_allow_remote(struct abci_engine *e)
-{
-    e->remote = abci_alloc((size_t)ABCI_REMOTE_TILE * (size_t)e->shm->nranks);
-    return e->remote ? ABC_OK : abci_error(ABC_ERR_MEMORY, "no memory for tiles of %d ranks", e->shm->nranks);
-}
 
 /* ---- Local threads ---- */
 
@@ -422,13 +252,6 @@ static void fail_all(struct abci_engine *e)
     wake_local(e);
 }
 
-/* The instances in flight as bits in the order of their sequences: bit 0 is next_sequence - ABCI_SLOTS. */
-static uint32_t in_order(const struct abci_engine *e)
-{
-    uint32_t oldest = e->next_sequence % ABCI_SLOTS; /* slot of next_sequence - ABCI_SLOTS */
-    return (e->active >> oldest | e->active << (ABCI_SLOTS - oldest)) & ((1u << ABCI_SLOTS) - 1);
-}
-
 /* A request is over; whoever else waits for it is woken. */
 static void over(struct abci_engine *e, struct abc_request *q, const struct abc_request *own)
 {
@@ -453,7 +276,7 @@ static int pass(struct abci_engine *e, struct abc_request *own)
         if (exchanged)
             over(e, exchanged, own);
     }
-    for (uint32_t left = in_order(e); left; left &= left - 1) {
+    for (uint32_t left = abci_in_order(e); left; left &= left - 1) {
         uint32_t sequence = e->next_sequence - ABCI_SLOTS + (uint32_t)__builtin_ctz(left);
         struct abci_instance *inst = &e->instance[sequence % ABCI_SLOTS];
         struct abc_request *q = inst->request;
@@ -477,87 +300,6 @@ static int pass(struct abci_engine *e, struct abc_request *own)
         return r < 0 ? r : moved | r;
     }
     return moved;
-}
-
-static double current_timeout(const struct abci_engine *e)
-{
-    double t = e->queue ? e->queue->timeout : 0;
-    for (int s = 0; s < ABCI_SLOTS; s++)
-        if (e->active >> s & 1 && (t == 0 || e->instance[s].request->timeout < t))
-            t = e->instance[s].request->timeout;
-    double messages = e->messages ? abci_mail_timeout(e) : 0;
-    if (messages > 0 && (t == 0 || messages < t))
-        t = messages;
-    return t > 0 ? t : e->shm->wait.timeout;
-}
-
-/* The oldest operation in flight, to name it. */
-static void describe_oldest(const struct abci_engine *e, char *text, size_t capacity)
-{
-    uint32_t bits = in_order(e);
-    if (bits) {
-        uint32_t sequence = e->next_sequence - ABCI_SLOTS + (uint32_t)__builtin_ctz(bits);
-        abci_call_describe(&e->instance[sequence % ABCI_SLOTS].id, text, capacity);
-        size_t n = strlen(text);
-        snprintf(text + n, capacity - n, " #%u", sequence);
-        return;
-    }
-    snprintf(text, capacity, "an operation that waits for a free slot");
-    if (!e->queue)
-        abci_mail_describe(e, text, capacity);
-}
-
-static void say_slow(struct abci_engine *e)
-{
-    struct abci_waiting *w = &e->waiting;
-    if (w->said || w->since == 0 || e->nblocked == 0)
-        return;
-    double waited = abci_now() - w->since;
-    if (waited < e->shm->wait.slow)
-        return;
-    char what[128];
-    describe_oldest(e, what, sizeof what);
-    int r = e->blocked[0];
-    w->said = true;
-    ABCI_LOG(ABCI_LOG_WARN, "plan", e->shm->rank, "waiting for rank %d (pid %u) in %s for %.0f s", r, e->shm->peer[r].pid, what,
-             waited);
-}
-
-#define LONG_FROM (32u << 10) /* measured with 4 and 8 ranks on 2 CPUs: docs/performance.md */
-
-/* Is much to be moved in the oldest operation? Then a peer is late for longer than a few polls last. */
-static bool is_long(const struct abci_engine *e)
-{
-    uint32_t slot = (e->reads_over + 1) % ABCI_SLOTS;
-    const struct abci_shape *shape = &e->instance[slot].shape;
-    return e->active >> slot & 1 && shape->count * shape->element > LONG_FROM;
-}
-
-/* Nothing moved: wait a little, or find that waiting is pointless. Crowded, a late peer may need this very CPU. */
-static int wait_for_peers(struct abci_engine *e, bool may_sleep)
-{
-    if (e->waiting.spins < e->shm->wait.skipped && is_long(e))
-        e->waiting.spins = e->shm->wait.skipped;
-    int status = abci_shm_wait(e->shm, &e->waiting, e->blocked, e->nblocked, current_timeout(e), may_sleep, &e->suspect);
-    if (ABCI_LIKELY(status == ABC_PENDING)) {
-        if (e->waiting.since != 0 && !e->waiting.said)
-            say_slow(e);
-        return ABC_OK;
-    }
-    char what[128];
-    int r = e->suspect;
-    describe_oldest(e, what, sizeof what);
-    if (status == ABC_ERR_PEER)
-        abci_shm_fail(e->shm, status, r, NULL, NULL, "rank %d (pid %u) has died or left while rank %d waited for it in %s", r,
-                      r >= 0 ? e->shm->peer[r].pid : 0, e->shm->rank, what);
-    else if (r < 0) /* a message of the rank to itself */
-        abci_shm_fail(e->shm, status, r, NULL, NULL, "nothing came within %g s while rank %d waited in %s", current_timeout(e),
-                      e->shm->rank, what);
-    else
-        abci_shm_fail(e->shm, status, r, NULL, NULL,
-                      "rank %d (pid %u) did not arrive within %g s while rank %d waited for it in %s", r,
-                      r >= 0 ? e->shm->peer[r].pid : 0, current_timeout(e), e->shm->rank, what);
-    return status;
 }
 
 /* Something moved: the wait, if there was one, is over, and the next one counts from its own beginning. */
@@ -587,7 +329,7 @@ static void drive(struct abci_engine *e, struct abc_request *own)
         }
         if (!own && atomic_load_explicit(&e->sleepers, memory_order_relaxed) > 0)
             break; /* a thread waits for its request: it drives better than we do */
-        if (wait_for_peers(e, true) != ABC_OK) {
+        if (abci_wait_for_peers(e, true) != ABC_OK) {
             fail_all(e);
             return;
         }
@@ -796,7 +538,7 @@ void abci_engine_start(struct abci_engine *e, struct abc_request *q)
 int abci_engine_test(struct abci_engine *e, struct abc_request *q, double *quiet)
 {
     if (state_of(q) == ABCI_REQUEST_STARTED && try_claim(e)) {
-        if (!look_in(e, q) && state_of(q) == ABCI_REQUEST_STARTED && wait_for_peers(e, false) != ABC_OK)
+        if (!look_in(e, q) && state_of(q) == ABCI_REQUEST_STARTED && abci_wait_for_peers(e, false) != ABC_OK)
             fail_all(e);
         if (quiet) {
             double now_quiet = e->waiting.since != 0 ? abci_now() - e->waiting.since : 0;
@@ -831,30 +573,4 @@ void abci_engine_progress(struct abci_engine *e, _Atomic int *stop)
 void abci_engine_poke(struct abci_engine *e)
 {
     wake_progress(e);
-}
-
-int abci_engine_drain(struct abci_engine *e, double timeout)
-{
-    uint32_t last = e->next_sequence - 1;
-    struct abci_waiting w = {0};
-    int suspect = -1, result = ABC_OK;
-    for (int r = 0; r < e->shm->nranks; r++) {
-        uint16_t one = (uint16_t)r;
-        while (r != e->shm->rank && e->shm->peer[r].control && !abci_shm_peer_done(&e->shm->peer[r], last) &&
-               !abci_shm_failed(e->shm)) {
-            int status = abci_shm_wait(e->shm, &w, &one, 1, timeout, true, &suspect);
-            if (status == ABC_ERR_TIMEOUT) { /* whatever it reads from now on, it must not take for a result */
-                abci_shm_fail(e->shm, status, r, NULL, NULL,
-                              "rank %d has not finished operation #%u within %g s while rank %d destroyed the communicator", r,
-                              last, timeout, e->shm->rank);
-                result = status;
-            }
-            if (status == ABC_ERR_PEER)
-                break; /* dead or gone: it reads nothing any more */
-        }
-        abci_shm_wait_over(e->shm, &w, &one, 1);
-    }
-    if (abci_shm_failed(e->shm))
-        abci_shm_settle(e->shm); /* nobody reads the staging that goes back now */
-    return result;
 }

@@ -1,5 +1,5 @@
-/* run_internal.h - what the files of the executor share: run.c (claim, queue, driving), run_issue.c (header), run_stage.c
- * (staging), run_offer.c (buffers in the arena), run_step.c (steps), run_tiny.c (the short cut). */
+/* run_internal.h - what the files of the executor share: run.c (claim, queue, driving), run_wait.c (waiting), run_issue.c (header),
+ * run_stage.c (staging), run_offer.c (buffers in the arena), run_step.c (steps), run_tiny.c (the short cut). */
 #ifndef ABCI_RUN_INTERNAL_H
 #define ABCI_RUN_INTERNAL_H
 
@@ -142,6 +142,16 @@ int abci_verify(struct abci_engine *e, struct abci_instance *inst, int peer);
 int abci_advance(struct abci_engine *e, struct abci_instance *inst);
 /* This rank reads nothing more for the sequence; gained: a token + 1 that it has read, or 0. */
 void abci_reads_over(struct abci_engine *e, uint32_t sequence, uint8_t gained);
+
+/* The instances in flight as bits in the order of their sequences: bit 0 is next_sequence - ABCI_SLOTS. */
+static inline uint32_t abci_in_order(const struct abci_engine *e)
+{
+    uint32_t oldest = e->next_sequence % ABCI_SLOTS; /* slot of next_sequence - ABCI_SLOTS */
+    return (e->active >> oldest | e->active << (ABCI_SLOTS - oldest)) & ((1u << ABCI_SLOTS) - 1);
+}
+
+/* run_wait.c: nothing moved: wait a little, or find that waiting is pointless, which ends the communicator. */
+int abci_wait_for_peers(struct abci_engine *e, bool may_sleep);
 
 /* run.c: the request is over. Unless it is this thread's own, whoever waits for it is woken. */
 void abci_complete(struct abci_engine *e, struct abc_request *q, int status, bool own);

@@ -137,7 +137,7 @@ struct abci_shm_peer {
 /* How long to do what while waiting; set at creation from ranks and CPUs. */
 struct abci_wait_policy {
     uint32_t spins;
-    uint32_t skipped;  /* of these, where a peer is late with much: see wait_for_peers in src/plan/run.c */
+    uint32_t skipped;  /* of these, where a peer is late with much: see abci_wait_for_peers */
     double yield_time; /* seconds of yielding before sleeping */
     double slow, timeout;
 };
