@@ -75,6 +75,10 @@ char *abci_token_memory(const struct abci_engine *e, int token);
 uint64_t abci_token_offset(const struct abci_engine *e, int token);
 /* Only the memory for it, of an instance whose sequence, plan and buffers' modes are known. */
 int abci_take_staging(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes);
+/* A result, or a block that is passed on: to dst and, if not NULL, to `room`, where peers read it. src[] moves on. */
+void abci_reduce_staged(struct abci_reduction *how, char *dst, char *room, const void **src, int nsrc, uint64_t bytes,
+                        uint64_t element);
+void abci_copy_staged(char *dst, char *room, const char *src, uint64_t bytes, enum abci_store store);
 void abci_tokens_open(struct abci_engine *e);
 void abci_regions_free(struct abci_engine *e);
 

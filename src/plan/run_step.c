@@ -233,7 +233,7 @@ static int step_fetch(struct abci_engine *e, struct abci_instance *inst, const s
         int status = abci_locate(e, inst, peer->rank, peer->counter, s->src.buffer, from, &src);
         char *dst = own_block(inst, s->dst.buffer, to), *dst2 = staged_block(inst, s, to);
         if (status == ABC_OK && src.local) {
-            abci_copy(dst, dst2, src.local, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
+            abci_copy_staged(dst, dst2, src.local, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
             if (abci_mutated("c8_writes_into_peer"))
                 *(char *)(uintptr_t)src.local ^= 1;
         } else if (status == ABC_OK) {
@@ -259,7 +259,7 @@ static int step_copy(struct abci_engine *e, struct abci_instance *inst, const st
         if (to.bytes == 0)
             continue;
         if (dst != src)
-            abci_copy(dst, dst2, src, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
+            abci_copy_staged(dst, dst2, src, to.bytes, store_kind(e, inst, s->dst.buffer, to.bytes));
         else if (dst2)
             memcpy(dst2, src, to.bytes);
     }
@@ -349,7 +349,7 @@ static int step_reduce(struct abci_engine *e, struct abci_instance *inst, const 
                 abci_reduce_swap(&how, dst + at, e->sources, bytes / inst->shape.element,
                                  &(struct abci_swap){.foreign = !s->own_at, .room = dst2 ? dst2 + at : NULL});
             else if (status == ABC_OK)
-                abci_reduce(&how, dst + at, dst2 ? dst2 + at : NULL, e->sources, count, bytes / inst->shape.element);
+                abci_reduce_staged(&how, dst + at, dst2 ? dst2 + at : NULL, e->sources, count, bytes, inst->shape.element);
             if (ABCI_UNLIKELY(how.user != NULL) && user_status(e) != ABC_OK)
                 status = ABC_ERR_ABORTED;
             at += bytes;
