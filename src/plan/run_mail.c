@@ -16,6 +16,7 @@ int abci_mail_room_open(struct abci_engine *e)
         return ABC_ERR_MEMORY;
     m->out = abci_alloc(sizeof *m->out * n);
     m->in = abci_alloc(sizeof *m->in * n);
+    m->only_remote = strcmp(abci_setting_string(ABCI_SET_PVR), "on") == 0;
     m->fresh_end = &m->fresh;
     m->posted_end = &m->posted;
     return m->out && m->in ? ABC_OK : ABC_ERR_MEMORY;

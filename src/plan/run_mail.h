@@ -20,11 +20,22 @@ struct abci_outbound {
     uint64_t waiting; /* slots whose message keeps its sender: its bytes are read where they are, or come through the tiles */
     uint64_t filled;  /* tiles */
     uint8_t next;     /* slot of the next message: kept free for it, and known to the receiver */
+    bool undemanded;  /* the receiver has read the last message where it was: the next one needs no head */
     uint8_t heads;    /* bit h: a message that the receiver has not taken, as far as is known, has its head there */
     uint8_t head_slot[ABCI_MAIL_HEADS];         /* whose slot is this */
     struct abc_request *pending, **pending_end; /* for which there is no slot yet, in order */
     struct abc_request *tiled;                  /* whose bytes the receiver wants through the tiles */
     struct abc_request *in_slot[ABCI_MAIL_SLOTS];
+};
+
+/* Ways in which a private message gets here. */
+enum abci_mail_way { ABCI_WAY_TILES, ABCI_WAY_REMOTE, ABCI_WAYS };
+#define ABCI_MAIL_CLASSES 12
+
+/* What messages of about the same length took by either way. */
+struct abci_mail_pace {
+    uint32_t messages;
+    float cost[ABCI_WAYS]; /* seconds a byte; 0: not known */
 };
 
 /* The receiving end. */
@@ -38,17 +49,21 @@ struct abci_inbound {
     uint8_t nheld;                          /* messages that no receive has asked for yet, */
     uint8_t held[ABCI_MAIL_SLOTS];          /* oldest first */
     struct abc_request *pulls, **pulls_end; /* receives whose message is read piece by piece, the first one now */
+    double began;                           /* that one, if it is private; 0: it has not begun */
+    enum abci_mail_way way;
+    struct abci_mail_pace pace[ABCI_MAIL_CLASSES]; /* by length, from ABCI_MAIL_REMOTE on by powers of two */
 };
 
 struct abci_mailroom {
-    struct abci_outbound **out;                                    /* [nranks], NULL: never used */
-    struct abci_inbound **in;                                      /* [nranks] */
-    struct abc_request *fresh, **fresh_end;                        /* started, not looked at */
-    struct abc_request *posted, **posted_end;                      /* receives for which no message is there, in order */
-    const struct abc_request *own;                                 /* that the thread which drives waits for, or NULL */
-    uint32_t hasty;                                                /* of those, with a shorter time-out than the communicator's */
-    uint32_t any;                                                  /* of the posted, from any source */
-    int turn;                                                      /* source that any-source receives look at first */
+    struct abci_outbound **out;               /* [nranks], NULL: never used */
+    struct abci_inbound **in;                 /* [nranks] */
+    struct abc_request *fresh, **fresh_end;   /* started, not looked at */
+    struct abc_request *posted, **posted_end; /* receives for which no message is there, in order */
+    const struct abc_request *own;            /* that the thread which drives waits for, or NULL */
+    uint32_t hasty;                           /* of those, with a shorter time-out than the communicator's */
+    uint32_t any;                             /* of the posted, from any source */
+    bool only_remote;                         /* private messages are never copied through tiles if that is possible */
+    int turn;                                 /* source that any-source receives look at first */
     uint64_t sending[ABCI_RANK_WORDS], receiving[ABCI_RANK_WORDS]; /* peers that have something pending */
 };
 

@@ -305,26 +305,98 @@ static int drain_tiles(struct abci_engine *e, struct abci_inbound *in, struct ab
     return moved;
 }
 
-/* Read a piece of a message where it is. */
+/* Read a piece of a message in memory that is mapped here. */
 static int read_piece(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
 {
     uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_QUANTUM ? left : ABCI_MAIL_QUANTUM;
     const struct abci_mail_slot *s = &in->box->slot[q->mail.slot];
     uint64_t from = (q->mail.mode == ABCI_MAIL_IN_HEAD ? s->head : s->place) + q->mail.moved;
     char *to = q->out + q->mail.moved;
-    q->mail.moved += n;
-    if (q->mail.mode == ABCI_MAIL_REMOTE) {
-        if (abci_shm_read_remote(e->shm, source, to, from, n) == ABC_OK)
-            return 1;
-        abci_error(ABC_ERR_PEER, "cannot read the memory of rank %d: %s; set ABCOMM_PVR=off", source, strerror(errno));
-        return cannot(e, ABC_ERR_PEER, source);
-    }
     const char *src =
         q->mail.mode == ABCI_MAIL_OWN ? (const char *)(uintptr_t)from : abci_segment_at(e->shm->peer[source].segment, from, n);
     if (!src)
         return cannot(e, abci_error(ABC_ERR_MEMORY, "cannot map the shared memory of rank %d (ulimit -v?)", source), source);
     abci_copy(to, NULL, src, n, q->mail.bytes >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);
+    q->mail.moved += n;
     return 1;
+}
+
+/* ---- Private messages: through tiles, or by process_vm_readv ---- */
+
+#define TRIALS 8 /* the first messages of a length go by turns; */
+#define UNTIMED (-1.)
+#define AGAIN 128 /* later ones by the quicker way, but one in so many by the other: buffers and distances change */
+
+static struct abci_mail_pace *pace_of(struct abci_inbound *in, uint64_t bytes)
+{
+    int class = bytes < ABCI_MAIL_REMOTE ? -1 : 47 - __builtin_clzll(bytes); /* 64 KiB have 47 zeros before their one */
+    return class < 0 ? NULL : &in->pace[class < ABCI_MAIL_CLASSES ? class : ABCI_MAIL_CLASSES - 1];
+}
+
+/* How dear process_vm_readv is depends on the pages of both buffers, and tiles on what the sender does meanwhile. */
+static enum abci_mail_way choose_way(const struct abci_engine *e, struct abci_inbound *in, int source, uint64_t bytes)
+{
+    struct abci_mail_pace *p = pace_of(in, bytes);
+    if (!e->shm->peer[source].readable)
+        return ABCI_WAY_TILES;
+    if (e->mail->only_remote)
+        return ABCI_WAY_REMOTE;
+    if (!p)
+        return ABCI_WAY_TILES;
+    uint32_t n = p->messages++;
+    if (n < TRIALS)
+        return n % 2 ? ABCI_WAY_REMOTE : ABCI_WAY_TILES;
+    bool remote = p->cost[ABCI_WAY_REMOTE] <= p->cost[ABCI_WAY_TILES];
+    return remote != (n % AGAIN == 0) ? ABCI_WAY_REMOTE : ABCI_WAY_TILES;
+}
+
+/* A wait of another kind may be in a single time, so it counts twice what is known at most. */
+static void note_pace(struct abci_inbound *in, uint64_t bytes)
+{
+    struct abci_mail_pace *p = pace_of(in, bytes);
+    if (!p || in->began == UNTIMED)
+        return;
+    float now = (float)((abci_now() - in->began) / (double)bytes), *cost = &p->cost[in->way];
+    if (*cost == 0 || p->messages <= ABCI_WAYS * 2) /* cold: first touches and mappings are in it */
+        *cost = now;
+    else if (now < *cost)
+        *cost -= (*cost - now) / 2;
+    else
+        *cost += (now < 2 * *cost ? now - *cost : *cost) / 4;
+}
+
+/* By process_vm_readv. Where that is no longer possible the message begins again, through tiles; so it does when its sender is
+ * dead. */
+static int read_remote(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
+{
+    uint64_t left = q->mail.bytes - q->mail.moved, n = left < ABCI_MAIL_QUANTUM ? left : ABCI_MAIL_QUANTUM;
+    uint64_t from = in->box->slot[q->mail.slot].place + q->mail.moved;
+    if (abci_shm_read_remote(e->shm, source, q->out + q->mail.moved, from, n) == ABC_OK) {
+        q->mail.moved += n;
+        if (q->mail.moved < q->mail.bytes || !abci_shm_peer_gone(e->shm, source))
+            return 1; /* it has lived until now, so its number has not become another process's */
+    } else {
+        ABCI_LOG(ABCI_LOG_INFO, "plan", e->shm->rank,
+                 "the memory of rank %d cannot be read (%s): messages are copied through tiles", source, strerror(errno));
+    }
+    e->shm->peer[source].readable = false;
+    in->way = ABCI_WAY_TILES;
+    q->mail.moved = 0;
+    return 1;
+}
+
+static int pull_private(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
+{
+    if (in->began == 0) {
+        in->way = choose_way(e, in, source, q->mail.bytes);
+        in->began = e->shm->peer[source].readable ? abci_now() : UNTIMED;
+    }
+    int moved = in->way == ABCI_WAY_REMOTE ? read_remote(e, in, q, source) : drain_tiles(e, in, q, source);
+    if (moved >= 0 && q->mail.moved == q->mail.bytes) {
+        note_pace(in, q->mail.bytes);
+        in->began = 0;
+    }
+    return moved;
 }
 
 /* The first message that is being pulled from this source. */
@@ -332,7 +404,7 @@ static int pull(struct abci_engine *e, int source)
 {
     struct abci_inbound *in = e->mail->in[source];
     struct abc_request *q = in->pulls;
-    int moved = q->mail.mode == ABCI_MAIL_TILED ? drain_tiles(e, in, q, source) : read_piece(e, in, q, source);
+    int moved = q->mail.mode == ABCI_MAIL_PRIVATE ? pull_private(e, in, q, source) : read_piece(e, in, q, source);
     if (moved < 0 || q->mail.moved < q->mail.bytes)
         return moved;
     abci_mail_pop(&in->pulls, &in->pulls_end);

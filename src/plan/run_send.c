@@ -101,14 +101,11 @@ static void forget_head(struct abci_outbound *out, int slot)
 /* How the bytes go when they fit neither line nor page. */
 static uint8_t long_mode(const struct abci_engine *e, const struct abc_request *q)
 {
-    uint64_t bytes = q->mail.bytes;
     if (q->mail.peer == e->shm->rank)
         return ABCI_MAIL_OWN;
     if (q->is_direct[ABCI_IN])
         return ABCI_MAIL_DIRECT;
-    if (e->machine.remote_from && e->shm->remote_for_all && bytes >= (uint64_t)e->machine.remote_from << 10)
-        return ABCI_MAIL_REMOTE;
-    return ABCI_MAIL_TILED;
+    return ABCI_MAIL_PRIVATE;
 }
 
 /* The next slot is this message's. */
@@ -141,14 +138,15 @@ static uint8_t copy_in(struct abci_outbound *out, struct abci_mail_slot *s, cons
     return ABCI_MAIL_IN_LINE;
 }
 
-/* A long message: its head goes out with its line, if there is a free one and the receiver cannot read all of it where it is. */
+/* A long message: its head goes out with its line, if there is a free one and the receiver is not likely to read all where it is.
+ */
 static uint8_t put_long(struct abci_engine *e, struct abci_outbound *out, struct abc_request *q, struct abci_mail_slot *s)
 {
     uint8_t mode = long_mode(e, q);
     int status, head = -1;
     s->head = 0;
     s->place = mode == ABCI_MAIL_DIRECT ? q->direct[ABCI_IN] : (uint64_t)(uintptr_t)q->in;
-    if (mode != ABCI_MAIL_TILED)
+    if (mode != ABCI_MAIL_PRIVATE || (out->undemanded && q->mail.bytes >= ABCI_MAIL_REMOTE))
         return mode;
     if (!out->tiles)
         out->tiles = abci_mail_tiles(e->shm, q->mail.peer, &status); /* without, fill_tiles says why */
@@ -258,7 +256,7 @@ static int fill_tiles(struct abci_engine *e, struct abci_outbound *out, int peer
                 q = out->in_slot[__builtin_ctzll(left)];
         out->tiled = q;
     }
-    if (!q || q->mail.mode != ABCI_MAIL_TILED || q->mail.moved == q->mail.bytes)
+    if (!q || q->mail.mode != ABCI_MAIL_PRIVATE || q->mail.moved == q->mail.bytes)
         return 0;
     if (!out->tiles) {
         int status;
@@ -294,6 +292,8 @@ int abci_send_advance(struct abci_engine *e, int peer)
             struct abc_request *q = out->in_slot[__builtin_ctzll(over)];
             if (out->tiled == q)
                 out->tiled = NULL;
+            if (q->mail.mode == ABCI_MAIL_PRIVATE)
+                out->undemanded = q->mail.moved < q->mail.bytes;
             abci_mail_complete(e, q, ABC_OK);
         }
     }

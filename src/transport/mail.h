@@ -18,6 +18,7 @@
 #define ABCI_MAIL_TILE (16u << 10)   /* the rest is copied through tiles, once the receiver has asked for it, */
 #define ABCI_MAIL_TILES 16           /* or all is read where it is */
 #define ABCI_MAIL_QUANTUM (1u << 20) /* bytes that are read of one message before others get their turn */
+#define ABCI_MAIL_REMOTE (64u << 10) /* from so many bytes on tiles and process_vm_readv compete, where that works */
 
 /* Where the bytes of a message are. */
 enum abci_mail_mode {
@@ -25,10 +26,10 @@ enum abci_mail_mode {
     ABCI_MAIL_IN_PAGE,
     ABCI_MAIL_IN_HEAD, /* head: offset in the sender's segment */
     ABCI_MAIL_DIRECT,  /* place: offset in the sender's segment */
-    ABCI_MAIL_REMOTE,  /* place: address in the sender's process, for process_vm_readv */
     ABCI_MAIL_OWN,     /* place: address; the sender is the receiver */
-    ABCI_MAIL_TILED    /* come through the tiles when the receiver has named the message in `wanted`; unless `head` is 0, so many as
-                          a head holds are there already */
+    ABCI_MAIL_PRIVATE  /* place: address in the sender's process. The receiver reads it there by process_vm_readv, or names the
+                          message in `wanted`: then it comes through the tiles; unless `head` is 0, so much as a head holds is there
+                          already */
 };
 
 /* One message. The sender writes everything, then `number` (release); the receiver loads `number` (acquire) until it is the one

@@ -319,20 +319,21 @@ int main(int argc, char **argv)
         {"does not fit", does_not_fit, 2},
         {"refusals", refusals, 2},
     };
-    static const char *const no_remote[] = {"ABCOMM_PVR=off", NULL};
+    static const char *const remote[][2] = {{"ABCOMM_PVR=auto"}, {"ABCOMM_PVR=off"}, {"ABCOMM_PVR=on"}};
+    static const char *const said[] = {"", ", no remote reads", ", remote reads"};
     struct options o;
     options_read(argc, argv, &o);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        for (int way = 0; way < 4; way++) {
+        for (int way = 0; way < 6; way++) {
             char name[64];
-            snprintf(name, sizeof name, "%s%s%s", cases[i].name, way & 1 ? ", threads" : "", way & 2 ? ", no remote reads" : "");
+            snprintf(name, sizeof name, "%s%s%s", cases[i].name, way & 1 ? ", threads" : "", said[way / 2]);
             job_run(&(struct job){.name = name,
                                   .body = cases[i].body,
                                   .nranks = cases[i].nranks,
                                   .threads = way & 1,
                                   .limit = 20,
                                   .timeout = 10,
-                                  .environment = way & 2 ? no_remote : NULL});
+                                  .environment = remote[way / 2]});
         }
     return jobs_end();
 }
