@@ -367,7 +367,7 @@ static int open_chooser(struct abc_comm *comm, const struct abci_comm_config *co
 {
     const struct abci_chooser_config choice = {.rank = comm->rank,
                                                .nranks = comm->nranks,
-                                               .constants = &config->machine.price,
+                                               .constants = &comm->engine.machine.price,
                                                .forced = abci_setting_string(ABCI_SET_ALGO),
                                                .chunk = (uint64_t)abci_setting_int(ABCI_SET_CHUNK),
                                                .tuning = config->tuning};
@@ -392,6 +392,7 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *conf
     }
     if (status == ABC_OK) {
         apply_settings(&comm->engine, &config->machine);
+        ABCI_HOOK_MEASURED(&comm->engine);
         if (strcmp(abci_setting_string(ABCI_SET_PVR), "off") != 0) /* a peer may publish that way even if this rank never does */
             status = abci_engine_allow_remote(&comm->engine);
     }
@@ -403,7 +404,8 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *conf
         if (comm->rank == 0)
             ABCI_LOG(ABCI_LOG_INFO, "comm", comm->rank,
                      "communicator of %d ranks: hand-off %.2f us, %s stores into what a peer has read, process_vm_readv %s",
-                     comm->nranks, config->machine.price.hand_off * 1e6, comm->engine.machine.stream_shared ? "streaming" : "plain",
+                     comm->nranks, comm->engine.machine.price.hand_off * 1e6,
+                     comm->engine.machine.stream_shared ? "streaming" : "plain",
                      comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
         *out = comm;
         return ABC_OK;

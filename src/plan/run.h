@@ -325,9 +325,13 @@ enum {
 #ifdef ABCI_HOOKS
 extern void (*abci_hook)(int rank, uint32_t sequence, int step);
 extern bool abci_offer_to_threads; /* as if every peer were another process */
+/* May change what was measured, at the end of a communicator's creation: choices then are those of another machine. */
+extern void (*abci_hook_measured)(struct abci_engine *engine);
 #define ABCI_HOOK(rank, sequence, step) (abci_hook ? abci_hook((rank), (sequence), (step)) : (void)0)
+#define ABCI_HOOK_MEASURED(engine) (abci_hook_measured ? abci_hook_measured(engine) : (void)0)
 #else
 #define ABCI_HOOK(rank, sequence, step) ((void)0)
+#define ABCI_HOOK_MEASURED(engine) ((void)0)
 #endif
 
 #endif

@@ -80,6 +80,7 @@ void abci_reduce_staged(struct abci_reduction *how, char *dst, char *room, const
                         uint64_t element);
 void abci_copy_staged(char *dst, char *room, const char *src, uint64_t bytes, enum abci_store store);
 void abci_tokens_open(struct abci_engine *e);
+void abci_tokens_close(struct abci_engine *e);
 void abci_regions_free(struct abci_engine *e);
 
 /* The hash over all calls up to and including one; the hash of one. */

@@ -8,6 +8,7 @@
 
 #ifdef ABCI_HOOKS
 bool abci_offer_to_threads;
+void (*abci_hook_measured)(struct abci_engine *engine);
 #else
 static const bool abci_offer_to_threads = false;
 #endif
@@ -57,6 +58,7 @@ int abci_engine_open(struct abci_engine *e, struct abci_shm *shm, uint32_t seed)
 
 void abci_engine_close(struct abci_engine *e)
 {
+    abci_tokens_close(e);
     abci_regions_free(e);
     abci_joint_close(e);
     abci_tiny_close(e);

@@ -89,6 +89,8 @@ static int borrow_region(struct abci_engine *e, uint64_t bytes, struct abci_regi
     found->next = e->regions;
     e->regions = found;
     found->used = true;
+    abci_segment_open(found->memory, bytes);
+    abci_segment_shut(found->memory + bytes, found->bytes - bytes);
     *out = found;
     return ABC_OK;
 }
@@ -133,6 +135,15 @@ void abci_tokens_open(struct abci_engine *e)
 {
     for (int i = 0; i < ABCI_SWAPS && e->shm->nranks == 2; i++)
         e->token[e->tokens++] = (uint8_t)(e->shm->rank * ABCI_SWAPS + i);
+    for (int token = 0; token < 2 * ABCI_SWAPS && e->shm->nranks == 2; token++)
+        abci_segment_shut(abci_token_memory(e, token) - ABCI_SWAP_SHIFT, ABCI_SWAP_SHIFT);
+}
+
+void abci_tokens_close(struct abci_engine *e)
+{
+    for (int r = 0; r < 2 && e->shm->nranks == 2; r++)
+        if (r != e->shm->rank) /* the owner gives it back, and another use of that memory knows no tokens */
+            abci_segment_open(e->shm->swap[r], (uint64_t)ABCI_SWAPS * ABCI_SWAP_BYTES);
 }
 
 static int own_region(struct abci_engine *e, struct abci_instance *inst, uint64_t bytes)

@@ -290,7 +290,7 @@ int abci_segment_alloc(uint64_t bytes, void **ptr, uint64_t *offset)
     if (bytes > (1ull << 46))
         return abci_error(ABC_ERR_MEMORY, "%llu bytes are more than this machine can address", (unsigned long long)bytes);
     uint64_t asked = bytes;
-    bytes = bytes ? (bytes + PAGE - 1) & ~(PAGE - 1) : PAGE;
+    bytes = (bytes ? (bytes + PAGE - 1) & ~(PAGE - 1) : PAGE) + ABCI_SEGMENT_FENCE;
     pthread_mutex_lock(&lock);
     int status = ABC_OK;
     struct extent *e = NULL;
@@ -318,8 +318,11 @@ int abci_segment_alloc(uint64_t bytes, void **ptr, uint64_t *offset)
         *offset = e->offset;
     }
     pthread_mutex_unlock(&lock);
-    if (status == ABC_OK)
-        *ptr = abci_segment_at(s, *offset, bytes);
+    if (status != ABC_OK)
+        return status;
+    *ptr = abci_segment_at(s, *offset, bytes);
+    abci_segment_open(*ptr, asked);
+    abci_segment_shut((char *)*ptr + asked, bytes - asked);
     return status;
 }
 
@@ -350,6 +353,7 @@ int abci_segment_free(void *ptr)
     } else if (e && !e->detached) {
         if (e->bytes >= PUNCH_FROM)
             (void)!fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)e->offset, (off_t)e->bytes);
+        abci_segment_shut(ptr, e->bytes);
         e->used = false;
         coalesce(s);
     } else {
@@ -384,6 +388,7 @@ int abci_segment_detach(void *ptr, uint64_t bytes)
     pthread_mutex_lock(&lock);
     struct extent *e = extent_at(offset);
     int status = ABC_OK;
+    abci_segment_open(ptr, bytes);
     void *copy =
         abci_fault("mmap detach") ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     bool moved = false;
@@ -436,8 +441,10 @@ static void close_peer(struct abci_segment *s)
         bytes[w] = s->head->window[w].bytes;
     for (uint32_t w = n; w-- > 0;) {
         char *base = atomic_load_explicit(&s->base[w], memory_order_relaxed);
-        if (base)
+        if (base) {
+            abci_segment_open(base, bytes[w]);
             munmap(base, bytes[w]);
+        }
     }
     close(s->fd);
     abci_free(s);

@@ -53,6 +53,36 @@ bool abci_segment_whole(const void *ptr, uint64_t bytes);
  * kernel refuses even empty pages: then they stay shared, and their place is never used again. */
 int abci_segment_detach(void *ptr, uint64_t bytes);
 
+/*
+ * What nobody may touch, in the testing library under AddressSanitizer: the memory behind an allocation, which has a page of its
+ * own for this, and behind what is in use of a piece of staging. Elsewhere nothing. open takes shut back. This process's mapping
+ * only.
+ */
+#if defined(ABCI_HOOKS) && defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define ABCI_SEGMENT_FENCE 4096ull
+static inline void abci_segment_shut(const void *ptr, uint64_t bytes)
+{
+    __asan_poison_memory_region(ptr, bytes);
+}
+static inline void abci_segment_open(const void *ptr, uint64_t bytes)
+{
+    __asan_unpoison_memory_region(ptr, bytes);
+}
+#else
+#define ABCI_SEGMENT_FENCE 0ull
+static inline void abci_segment_shut(const void *ptr, uint64_t bytes)
+{
+    (void)ptr;
+    (void)bytes;
+}
+static inline void abci_segment_open(const void *ptr, uint64_t bytes)
+{
+    (void)ptr;
+    (void)bytes;
+}
+#endif
+
 /* List a control block for `abcomm inspect`; remove it again. */
 void abci_segment_list(uint64_t offset);
 void abci_segment_unlist(uint64_t offset);

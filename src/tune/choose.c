@@ -513,16 +513,25 @@ static void print_size(FILE *out, uint64_t bytes)
     fprintf(out, "%llu %s", (unsigned long long)bytes, units[unit]);
 }
 
-int abci_chooser_print(struct abci_chooser *c, const struct abci_wish *wish, FILE *out)
+int abci_chooser_rules(struct abci_chooser *c, const struct abci_wish *wish, const struct abci_rule **rules)
 {
     struct abci_wish first = *wish;
     struct abci_choice choice;
     first.bytes = 0;
     first.root = 0;
     int status = abci_choose(c, &first, &choice);
+    if (status == ABC_OK)
+        *rules = lookup(c, &first);
+    return status;
+}
+
+int abci_chooser_print(struct abci_chooser *c, const struct abci_wish *wish, FILE *out)
+{
+    const struct abci_rule *r;
+    int status = abci_chooser_rules(c, wish, &r);
     if (status != ABC_OK)
         return status;
-    for (const struct abci_rule *r = lookup(c, &first); r->from != UINT64_MAX; r++) {
+    for (; r->from != UINT64_MAX; r++) {
         fprintf(out, "  from ");
         print_size(out, r->from);
         fprintf(out, ": %s, chunks of ", r->option ? r->option->algo->name : "nothing");

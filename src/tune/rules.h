@@ -1,6 +1,7 @@
 /*
  * rules.h - the table behind a choice: ranges of sizes, each with the algorithm that is taken there. Built once for a collective
- * from prices and the rows of a tuning file; then looked up without a lock. Private to choose.c and rules.c.
+ * from prices and the rows of a tuning file; then looked up without a lock. Private to choose.c and rules.c, and to tests that ask
+ * where choices change.
  */
 #ifndef ABCI_RULES_H
 #define ABCI_RULES_H
@@ -44,6 +45,9 @@ struct abci_rules_config {
 uint64_t abci_rules_chunk(const struct abci_rules_config *config, const struct abci_option *option, uint64_t bytes);
 /* The list, from the heap (abci_free), or NULL without memory. */
 struct abci_rule *abci_rules_make(const struct abci_rules_config *config);
+
+/* choose.c: the list that decides for wishes like this one; root and bytes do not matter. The chooser's. */
+int abci_chooser_rules(struct abci_chooser *chooser, const struct abci_wish *wish, const struct abci_rule **rules);
 
 /* A few comparisons, none for short operations: the list is short, and ascends. */
 static inline const struct abci_rule *abci_rules_find(const struct abci_rule *list, uint64_t bytes)
