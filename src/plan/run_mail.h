@@ -22,7 +22,11 @@ struct abci_outbound {
     uint8_t next;     /* slot of the next message: kept free for it, and known to the receiver */
     bool undemanded;  /* the receiver has read the last message where it was: the next one needs no head */
     uint8_t heads;    /* bit h: a message that the receiver has not taken, as far as is known, has its head there */
+    uint8_t given;    /* of these: the receiver has kept it */
+    uint8_t warm;     /* this rank has been the last one to read it */
     uint8_t head_slot[ABCI_MAIL_HEADS];         /* whose slot is this */
+    char *foreign;                              /* a head of the peer's that this rank has kept; NULL: none */
+    uint64_t foreign_at;                        /* its offset in the peer's segment */
     struct abc_request *pending, **pending_end; /* for which there is no slot yet, in order */
     struct abc_request *tiled;                  /* whose bytes the receiver wants through the tiles */
     struct abc_request *in_slot[ABCI_MAIL_SLOTS];
@@ -42,7 +46,7 @@ struct abci_mail_pace {
 struct abci_inbound {
     struct abci_mailbox *box; /* NULL: the peer has not sent anything so far */
     uint64_t number;          /* of the next message */
-    uint64_t taken;
+    uint64_t taken, kept;
     uint64_t drained;                       /* tiles */
     uint32_t posted;                        /* receives that name this peer and wait */
     uint8_t next;                           /* slot of the next message */
@@ -70,6 +74,8 @@ struct abci_mailroom {
 /* run_send.c: a started send goes out or waits for a slot. 1 complete, 0 waits, negative: failed and not placed. */
 int abci_send_first(struct abci_engine *e, struct abc_request *q);
 int abci_send_advance(struct abci_engine *e, int peer);
+/* The peer has lent this rank's own head, at so much in the segment, and its message has been read. */
+void abci_send_regain(struct abci_engine *e, int peer, uint64_t at);
 /* run_recv.c: the same for receives. */
 int abci_receive_first(struct abci_engine *e, struct abc_request *q);
 int abci_receive_advance(struct abci_engine *e, int peer);

@@ -51,9 +51,34 @@ static int inbound_of(struct abci_engine *e, int peer, struct abci_inbound **res
 
 /* ---- One message and its receive ---- */
 
-/* The sender may use the slot again. */
-static void take(struct abci_engine *e, struct abci_inbound *in, int slot)
+/*
+ * Whose is the head of a message that has been read? One of this rank's own comes home. One of the sender's is kept for the next
+ * message to it, to write where this rank has read, unless there is one already or nothing was ever sent there.
+ */
+__attribute__((noinline)) static void sort_head(struct abci_engine *e, struct abci_inbound *in, int slot, int source)
 {
+    const struct abci_mail_slot *s = &in->box->slot[slot];
+    struct abci_outbound *out = e->mail->out[source];
+    uint64_t bit = 1ull << slot;
+    bool in_head = s->mode == ABCI_MAIL_IN_HEAD, keeps = in_head && !s->lent && out && !out->foreign;
+    if (in_head && s->lent && out)
+        abci_send_regain(e, source, s->head);
+    if (keeps) {
+        out->foreign = abci_segment_at(e->shm->peer[source].segment, s->head, ABCI_MAIL_HEAD);
+        out->foreign_at = s->head;
+        keeps = out->foreign != NULL;
+    }
+    if (keeps == (in->kept >> slot & 1))
+        return;
+    in->kept ^= bit;
+    atomic_store_explicit(&in->box->kept, in->kept, memory_order_relaxed); /* ordered by `taken`; see head_over */
+}
+
+/* The sender may use the slot again. */
+static void take(struct abci_engine *e, struct abci_inbound *in, int slot, int source)
+{
+    if (in->box->slot[slot].mode >= ABCI_MAIL_IN_HEAD)
+        sort_head(e, in, slot, source);
     in->taken ^= 1ull << slot;
     abci_mail_tell(e->shm, &in->box->taken, in->taken);
 }
@@ -65,9 +90,14 @@ static int finish(struct abci_engine *e, struct abci_inbound *in, struct abc_req
     atomic_thread_fence(memory_order_acquire); /* all reads of the sender's memory before the look */
     if (abci_shm_failed(e->shm) && !abci_mutated("c7_mail_last_look"))
         return ABC_ERR_PEER;
-    take(e, in, q->mail.slot);
+    take(e, in, q->mail.slot, q->mail.source);
     abci_mail_complete(e, q, ABC_OK);
     return 1;
+}
+
+static struct abci_segment *head_segment(const struct abci_engine *e, const struct abci_mail_slot *s, int source)
+{
+    return e->shm->peer[s->lent ? e->shm->rank : source].segment;
 }
 
 /* Where the bytes of a short message are; NULL: it is long, or cannot be mapped (the general way says so). */
@@ -79,7 +109,7 @@ static const char *short_bytes(struct abci_engine *e, const struct abci_inbound 
     if (s->mode == ABCI_MAIL_IN_PAGE && bytes <= ABCI_MAIL_EAGER)
         return (const char *)in->box->page[slot];
     if (s->mode == ABCI_MAIL_IN_HEAD && bytes <= ABCI_MAIL_HEAD)
-        return abci_segment_at(e->shm->peer[source].segment, s->head, bytes);
+        return abci_segment_at(head_segment(e, s, source), s->head, bytes);
     return NULL;
 }
 
@@ -96,7 +126,7 @@ static int deliver(struct abci_engine *e, struct abc_request *q, int source, int
     q->mail.got_type = s->type;
     if ((s->type != q->id.type || s->count > q->id.count) && !abci_mutated("c6_mail_not_compared")) {
         q->mail.refused = true;
-        take(e, in, slot);
+        take(e, in, slot, source);
         abci_mail_complete(e, q, ABC_ERR_MISMATCH);
         return 1;
     }
@@ -233,7 +263,7 @@ bool abci_receive_brief(struct abci_engine *e, const struct abci_brief *b)
     if (abci_shm_failed(e->shm) && !abci_mutated("c7_brief_last_look"))
         return false;
     in->next = next;
-    take(e, in, slot);
+    take(e, in, slot, b->peer);
     if (b->received)
         *b->received = got;
     abci_mail_note(e, b, in->number++);
@@ -312,8 +342,8 @@ static int read_piece(struct abci_engine *e, struct abci_inbound *in, struct abc
     const struct abci_mail_slot *s = &in->box->slot[q->mail.slot];
     uint64_t from = (q->mail.mode == ABCI_MAIL_IN_HEAD ? s->head : s->place) + q->mail.moved;
     char *to = q->out + q->mail.moved;
-    const char *src =
-        q->mail.mode == ABCI_MAIL_OWN ? (const char *)(uintptr_t)from : abci_segment_at(e->shm->peer[source].segment, from, n);
+    struct abci_segment *segment = q->mail.mode == ABCI_MAIL_IN_HEAD ? head_segment(e, s, source) : e->shm->peer[source].segment;
+    const char *src = q->mail.mode == ABCI_MAIL_OWN ? (const char *)(uintptr_t)from : abci_segment_at(segment, from, n);
     if (!src)
         return cannot(e, abci_error(ABC_ERR_MEMORY, "cannot map the shared memory of rank %d (ulimit -v?)", source), source);
     abci_copy(to, NULL, src, n, q->mail.bytes >= e->stream_from ? ABCI_STORE_STREAM : ABCI_STORE_PLAIN);

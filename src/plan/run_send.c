@@ -8,6 +8,7 @@
 
 #include "plan/run_mail.h"
 
+#define WARM_PIECE 4096u
 #define LOW_SLOTS 16 /* the slots that a slow talk uses: few lines, which stay in the caches */
 
 static int cannot(struct abci_engine *e, int status)
@@ -57,15 +58,27 @@ static bool find_slot(struct abci_outbound *out, uint8_t *after)
     return true;
 }
 
+/*
+ * The message that has used the head has been taken: it is free, unless the receiver has kept it. Relaxed: `kept` was stored before
+ * `taken`, and the bit stays while this rank does not use the slot again.
+ */
+static void head_over(struct abci_outbound *out, int head)
+{
+    if (atomic_load_explicit(&out->box->kept, memory_order_relaxed) >> out->head_slot[head] & 1)
+        out->given |= (uint8_t)(1u << head);
+    else
+        out->heads &= (uint8_t) ~(1u << head);
+}
+
 /* Heads whose message has been taken, as far as is known. */
 static void free_heads(struct abci_outbound *out)
 {
     for (int h = 0; h < ABCI_MAIL_HEADS; h++)
-        if (!((out->used ^ out->taken) >> out->head_slot[h] & 1))
-            out->heads &= (uint8_t) ~(1u << h);
+        if ((out->heads & ~out->given) >> h & 1 && !((out->used ^ out->taken) >> out->head_slot[h] & 1))
+            head_over(out, h);
 }
 
-/* A free head, or -1. Acquire: as in find_slot. */
+/* A free head, or -1; better one that is in this core's cache. Acquire: as in find_slot. */
 static int find_head(struct abci_outbound *out)
 {
     enum { ALL = (1u << ABCI_MAIL_HEADS) - 1 };
@@ -75,7 +88,28 @@ static int find_head(struct abci_outbound *out)
         out->taken = abci_mail_seen(&out->box->taken);
         free_heads(out);
     }
-    return out->heads == ALL || !out->tiles ? -1 : __builtin_ctz(~(unsigned)out->heads);
+    unsigned free = ALL & ~(unsigned)out->heads, warm = free & out->warm;
+    return !free || !out->tiles ? -1 : __builtin_ctz(warm ? warm : free);
+}
+
+void abci_send_regain(struct abci_engine *e, int peer, uint64_t at)
+{
+    struct abci_outbound *out = e->mail->out[peer];
+    uint64_t head = (at - out->box->tiles - ABCI_MAIL_TILE * ABCI_MAIL_TILES) / ABCI_MAIL_HEAD;
+    if (head < ABCI_MAIL_HEADS) {
+        out->heads &= (uint8_t) ~(1u << head);
+        out->given &= (uint8_t) ~(1u << head);
+        out->warm |= (uint8_t)(1u << head);
+    }
+}
+
+/* To lines that this core has read last, by plain stores: in such pieces memcpy takes no string instruction, which is slower there.
+ */
+static void copy_warm(char *to, const char *from, uint64_t bytes)
+{
+    for (; bytes > WARM_PIECE; bytes -= WARM_PIECE, to += WARM_PIECE, from += WARM_PIECE)
+        memcpy(to, from, WARM_PIECE);
+    memcpy(to, from, bytes);
 }
 
 /* The first bytes of a message, at most what fits, to a head; how many. */
@@ -83,19 +117,34 @@ static uint64_t copy_to_head(struct abci_outbound *out, struct abci_mail_slot *s
 {
     uint64_t at = ABCI_MAIL_TILE * ABCI_MAIL_TILES + (uint64_t)head * ABCI_MAIL_HEAD;
     uint64_t n = bytes < ABCI_MAIL_HEAD ? bytes : ABCI_MAIL_HEAD;
+    uint8_t bit = (uint8_t)(1u << head);
     s->head = out->box->tiles + at;
-    out->heads |= (uint8_t)(1u << head);
+    s->lent = false;
+    out->heads |= bit;
     out->head_slot[head] = (uint8_t)(s - out->box->slot);
-    abci_copy(out->tiles + at, NULL, in, n, ABCI_STORE_PLAIN);
+    if (out->warm & bit)
+        copy_warm(out->tiles + at, in, n);
+    else
+        abci_copy(out->tiles + at, NULL, in, n, ABCI_STORE_PLAIN);
+    out->warm &= (uint8_t)~bit;
     return n;
+}
+
+/* All of a message to the peer's head that this rank has kept: back to its owner. */
+static void copy_to_foreign(struct abci_outbound *out, struct abci_mail_slot *s, const char *in, uint64_t bytes)
+{
+    s->head = out->foreign_at;
+    s->lent = true;
+    copy_warm(out->foreign, in, bytes);
+    out->foreign = NULL;
 }
 
 /* Before a slot gets another message: the one before it has been taken. */
 static void forget_head(struct abci_outbound *out, int slot)
 {
-    for (int h = 0; out->heads >> h; h++)
-        if (out->heads >> h & 1 && out->head_slot[h] == slot)
-            out->heads &= (uint8_t) ~(1u << h);
+    for (int h = 0; h < ABCI_MAIL_HEADS; h++)
+        if ((out->heads & ~out->given) >> h & 1 && out->head_slot[h] == slot)
+            head_over(out, h);
 }
 
 /* How the bytes go when they fit neither line nor page. */
@@ -148,6 +197,10 @@ static uint8_t put_long(struct abci_engine *e, struct abci_outbound *out, struct
     s->place = mode == ABCI_MAIL_DIRECT ? q->direct[ABCI_IN] : (uint64_t)(uintptr_t)q->in;
     if (mode != ABCI_MAIL_PRIVATE || (out->undemanded && q->mail.bytes >= ABCI_MAIL_REMOTE))
         return mode;
+    if (out->foreign && q->mail.bytes <= ABCI_MAIL_HEAD) {
+        copy_to_foreign(out, s, q->in, q->mail.bytes);
+        return ABCI_MAIL_IN_HEAD;
+    }
     if (!out->tiles)
         out->tiles = abci_mail_tiles(e->shm, q->mail.peer, &status); /* without, fill_tiles says why */
     head = find_head(out);
@@ -204,18 +257,18 @@ bool abci_send_brief(struct abci_engine *e, const struct abci_brief *b)
     int head = -1;
     if (!out || bytes > ABCI_MAIL_HEAD || has_left(e, b->peer) || !find_slot(out, &after))
         return false;
-    if (bytes > ABCI_MAIL_EAGER && (b->peer == e->shm->rank || (head = find_head(out)) < 0))
+    bool in_head = bytes > ABCI_MAIL_EAGER, foreign = in_head && out->foreign;
+    if (in_head && !foreign && (b->peer == e->shm->rank || (head = find_head(out)) < 0))
         return false;
     struct abci_mail_slot *s = begin(e, out, after);
     s->count = b->count;
     s->tag = b->tag;
     s->type = b->type;
-    if (head < 0) {
-        s->mode = copy_in(out, s, b->in, bytes);
-    } else {
-        s->mode = ABCI_MAIL_IN_HEAD;
+    s->mode = in_head ? ABCI_MAIL_IN_HEAD : copy_in(out, s, b->in, bytes);
+    if (foreign)
+        copy_to_foreign(out, s, b->in, bytes);
+    else if (in_head)
         copy_to_head(out, s, head, b->in, bytes);
-    }
     ABCI_HOOK(e->shm->rank, (uint32_t)out->number, ABCI_STOP_SEND);
     abci_mail_publish(e->shm, s, out->number);
     abci_mail_note(e, b, out->number);

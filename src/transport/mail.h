@@ -24,7 +24,7 @@
 enum abci_mail_mode {
     ABCI_MAIL_IN_LINE,
     ABCI_MAIL_IN_PAGE,
-    ABCI_MAIL_IN_HEAD, /* head: offset in the sender's segment */
+    ABCI_MAIL_IN_HEAD, /* head: offset in the sender's segment, or in the receiver's */
     ABCI_MAIL_DIRECT,  /* place: offset in the sender's segment */
     ABCI_MAIL_OWN,     /* place: address; the sender is the receiver */
     ABCI_MAIL_PRIVATE  /* place: address in the sender's process. The receiver reads it there by process_vm_readv, or names the
@@ -40,7 +40,7 @@ struct abci_mail_slot {
     int32_t tag;
     uint8_t type, mode;
     uint8_t next; /* slot of the following message; it is free already */
-    uint8_t spare;
+    uint8_t lent; /* the head is one of the receiver's own, which the sender has kept */
     union {
         uint8_t payload[ABCI_MAIL_LINE];
         struct {
@@ -55,6 +55,7 @@ struct abci_mailbox {
     uint64_t tiles;                              /* their offset in the sender's segment; before the first `filled` */
     _Alignas(ABCI_LINE) _Atomic uint64_t taken;  /* of the receiver: bit s changes when the message in slot s has been taken */
     _Atomic uint64_t drained;                    /* of the receiver: tiles that it has copied, since ever */
+    _Atomic uint64_t kept;   /* of the receiver: bit s: it keeps the head of the message in slot s, to write where it has read */
     _Atomic uint64_t wanted; /* of the receiver: number of the message whose bytes shall come through the tiles */
     _Alignas(ABCI_LINE) struct abci_mail_slot slot[ABCI_MAIL_SLOTS];
     _Alignas(4096) uint8_t page[ABCI_MAIL_SLOTS][ABCI_MAIL_EAGER];

@@ -152,6 +152,92 @@ static int heads_out_of_order(struct rank *r)
     return 0;
 }
 
+/*
+ * Heads change hands: both ranks start some messages, a few of which have heads, then receive the other's in another order; some do
+ * not fit their receive. The numbers of messages differ, so now and then a rank has heads of the other's and now and then none.
+ */
+static int heads_both_ways(struct rank *r)
+{
+    enum { N = 40000, MOST = 6, ROUNDS = 300 };
+    static const size_t lengths[] = {9000, 16384, 4097, 8, 16383, N, 8192};
+    unsigned char *out = malloc((size_t)N * MOST), *in = malloc(N);
+    abc_request *q[MOST];
+    uint64_t dice = 5;
+    for (int round = 0; round < ROUNDS; round++) {
+        int count[2] = {(int)(random_next(&dice) % MOST), (int)(random_next(&dice) % MOST)},
+            turn = (int)(random_next(&dice) % MOST);
+        int me = r->rank, peer = 1 - me;
+        for (int i = 0; i < count[me]; i++) {
+            size_t n = lengths[(round + i) % 7];
+            bytes_fill(out + (size_t)i * N, n, bytes_key(me, i, round));
+            check_status(r, abc_send_start(out + (size_t)i * N, n, ABC_U8, peer, i, r->comm, &q[i]), ABC_OK, "start");
+        }
+        for (int k = 0; k < count[peer]; k++) {
+            int tag = (k + turn) % count[peer];
+            size_t n = lengths[(round + tag) % 7];
+            bool fits = (round + tag) % 5 != 0;
+            int status = abc_recv(in, fits ? N : n - 1, ABC_U8, peer, tag, r->comm, NULL);
+            check_status(r, status, fits ? ABC_OK : ABC_ERR_MISMATCH, "recv");
+            check(r, !fits || bytes_wrong(in, n, bytes_key(peer, tag, round)) == n, "round %d, tag %d: wrong bytes", round, tag);
+        }
+        for (int i = 0; i < count[me]; i++)
+            check_status(r, abc_wait(&q[i]), ABC_OK, "wait");
+    }
+    free(out);
+    free(in);
+    return 0;
+}
+
+/* After all this the sender still has heads: two messages go out though nobody receives. */
+static int heads_are_left(struct rank *r, unsigned char *out, unsigned char *in)
+{
+    enum { N = 9000 };
+    abc_request *q[2];
+    check_status(r, abc_barrier(r->comm), ABC_OK, "barrier");
+    for (int i = 0; i < 2 && r->rank == 0; i++) {
+        bytes_fill(out, N, bytes_key(0, i, 1));
+        check_status(r, abc_send_start(out, N, ABC_U8, 1, i, r->comm, &q[i]), ABC_OK, "start");
+        check_status(r, abc_test(q[i]), ABC_OK, "a send for which there is a head");
+    }
+    meet(r);
+    for (int i = 0; i < 2 && r->rank == 1; i++) {
+        check_status(r, abc_recv(in, N, ABC_U8, 0, i, r->comm, NULL), ABC_OK, "recv");
+        check(r, bytes_wrong(in, N, bytes_key(0, i, 1)) == N, "message %d: wrong bytes", i);
+    }
+    for (int i = 0; i < 2 && r->rank == 0; i++)
+        check_status(r, abc_wait(&q[i]), ABC_OK, "wait");
+    return 0;
+}
+
+/* The blocking calls, which go a short way: there and back, both at once, several one way. */
+static int heads_briefly(struct rank *r)
+{
+    enum { ROUNDS = 400 };
+    static unsigned char buffers[MAX_TEST_RANKS][2][16384];
+    unsigned char *out = buffers[r->rank][0], *in = buffers[r->rank][1];
+    int peer = 1 - r->rank;
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t n = 4097 + (size_t)(round * 733) % 12288;
+        int kind = round / 7 % 3, times = kind == 2 ? 3 : 1;
+        for (int i = 0; i < times; i++) {
+            bool first = kind == 1 ? r->rank == round % 2 : r->rank == 0;
+            bytes_fill(out, n, bytes_key(r->rank, round, i));
+            memset(in, 0, n);
+            if (kind == 0)
+                check_status(r, abc_sendrecv(out, n, peer, 1, in, n, peer, 1, ABC_U8, r->comm, NULL), ABC_OK, "sendrecv");
+            if (kind > 0 && first)
+                check_status(r, abc_send(out, n, ABC_U8, peer, 1, r->comm), ABC_OK, "send");
+            if (kind > 0 && (kind == 1 || !first))
+                check_status(r, abc_recv(in, n, ABC_U8, peer, 1, r->comm, NULL), ABC_OK, "recv");
+            if (kind == 1 && !first)
+                check_status(r, abc_send(out, n, ABC_U8, peer, 1, r->comm), ABC_OK, "send");
+            bool got = kind < 2 || !first;
+            check(r, !got || bytes_wrong(in, n, bytes_key(peer, round, i)) == n, "round %d: wrong bytes", round);
+        }
+    }
+    return heads_are_left(r, out, in);
+}
+
 static int to_oneself(struct rank *r)
 {
     enum { N = 100000 };
@@ -312,6 +398,8 @@ int main(int argc, char **argv)
         {"one stays", one_stays, 2},
         {"large, order", large_out_of_order, 2},
         {"heads, order", heads_out_of_order, 2},
+        {"heads, both ways", heads_both_ways, 2},
+        {"heads, briefly", heads_briefly, 2},
         {"to oneself", to_oneself, 2},
         {"alone", to_oneself, 1},
         {"around", around, 4},
