@@ -73,7 +73,7 @@ static void fill_descriptors(struct abci_instance *inst, struct abci_header *h)
         else if (inst->mode[b] == ABCI_MODE_STAGED)
             h->base[b] = inst->staging_offset + (uint64_t)(inst->stage[b] - inst->tmp);
     }
-    h->region = (uint32_t)(inst->staging_offset / ABCI_LINE);
+    h->region = inst->staging_offset;
     h->token = inst->token;
     h->arena = 0;
     if (inst->offered) {

@@ -130,7 +130,7 @@ int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int pee
     struct abci_segment *segment =
         h->token && h->token <= 2 * ABCI_SWAPS ? e->shm->peer[(h->token - 1) / ABCI_SWAPS].segment : p->segment;
     if (buffer >= ABCI_TMP) {
-        offset = (uint64_t)h->region * ABCI_LINE + (uint64_t)(buffer - ABCI_TMP) * abci_part_area(&inst->shape, ABCI_TMP) + r.area;
+        offset = h->region + (uint64_t)(buffer - ABCI_TMP) * abci_part_area(&inst->shape, ABCI_TMP) + r.area;
     } else if (h->mode[buffer] == ABCI_MODE_REMOTE) {
         out->remote = h->base[buffer] + r.user;
         return ABC_OK;

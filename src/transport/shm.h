@@ -63,11 +63,11 @@ struct abci_header {
         uint8_t payload[ABCI_INLINE_LINE];
         struct {
             uint64_t base[2]; /* IN, OUT */
-            uint32_t region;  /* temporaries, in lines of the segment */
+            uint64_t region;  /* temporaries: offset in the segment */
             uint8_t mode[2];
             uint8_t token; /* staging token + 1 that holds the temporaries and staged areas, 0: a region of the owner */
             uint8_t arena; /* enum abci_arena_flags */
-            uint8_t spare[8];
+            uint8_t spare[4];
         };
     };
 };
