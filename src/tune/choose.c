@@ -290,10 +290,10 @@ static void bound_chunks(const struct abci_chooser *c, struct abci_rules_config 
  * measured with 2 CPUs by `abcomm tune` (bench/results/regret.md):
  *
  * - A CPU for each rank, 2 ranks: 256 KiB of private memory stay in the caches of both, in the arena 1 MiB gains 10 %. Sums want
- *   128 KiB between near cores and 512 KiB between distant ones, where each wait costs more: 10 % either way. Those that pair
- *   (run_pair.c) take 8 to 256 KiB alike between near cores, but a job whose cores move apart pays for small ones: 512 KiB by 8 KiB
- *   take 42 us far, by 128 KiB 23. Up to 6 MiB near 5 to 20 % less time than by two steps, beyond 10 to 20 % more, in place.
- * Between distant cores few chunks, but large operations need the overlap: 15 % less time.
+ *   128 KiB between near cores and 512 KiB between distant ones, where each wait costs more. Those that pair (run_pair.c) take 2 to
+ *   5 % less time by 64 KiB near, from 256 KiB on, and 3 to 12 % less by 128 KiB far, above 512 KiB. Cores may move apart while a
+ *   job runs: then 64 KiB cost 4 %, 32 KiB 15 to 20, 16 KiB 40. Up to 6 MiB near 5 to 20 % less time than by two steps, beyond 10
+ *   to 20 % more, in place.
  * - With more ranks each reads a slice of a chunk, so chunks grow with the ranks.
  * - Crowded, a wait is a yield of the CPU, so few large chunks win. Of long sums 512 KiB: private ones are staged, and beside
  *   larger chunks neither staging nor input and output stay in the caches. 8 ranks, 8 MiB in place, near: 3.0 ms, by 1 MiB 4.2;
@@ -311,8 +311,8 @@ static void set_chunks(const struct abci_chooser *c, abc_collective coll, struct
     } else if (c->nranks == 2 && coll == ABC_ALLREDUCE && !arena) {
         bool near = c->constants.hand_off < ABCI_DISTANT;
         config->chunk = config->long_chunk = near ? 128 << 10 : 512 << 10;
-        config->long_from = (4 << 20) + 1;
-        config->pair_long = 128 << 10;
+        config->long_from = near ? 256 << 10 : (512 << 10) + 1;
+        config->pair_long = near ? 64 << 10 : 128 << 10;
         config->pair_to = near ? 6 << 20 : UINT64_MAX;
     } else {
         config->chunk = c->nranks > 4 ? 2 << 20 : c->nranks > 2 || arena ? 1 << 20 : 256 << 10;

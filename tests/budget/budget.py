@@ -25,9 +25,10 @@ SHOWN = 6  # functions named for one case
 SKIP = 77
 MOVES = re.compile(r"^((generic|scalar)_|_*mem(cpy|move|set|pcpy))")
 FRAME = ("measured", "peers_turn", "__wrap_abci_shm_wait")  # the test's own
-# The same instructions everywhere: one family of kernels, one memcpy, nothing measured, no settings of the caller.
+# The same instructions everywhere: one family of kernels, one memcpy, nothing measured, no settings of the caller. And no spinning:
+# the peer, in the same thread, comes only when the wait is over.
 ENVIRONMENT = {
-    "ABCOMM_SIMD": "generic", "ABCOMM_STORES": "plain", "ABCOMM_PVR": "off",
+    "ABCOMM_SIMD": "generic", "ABCOMM_STORES": "plain", "ABCOMM_PVR": "off", "ABCOMM_SPIN": "0",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load"
                       ":glibc.cpu.x86_non_temporal_threshold=0x4000000",
 }

@@ -82,9 +82,11 @@ static void test_two_ranks(void **state)
 {
     static const struct {
         double hand_off, staged;
-        const char *longest; /* of sums of 16 MiB */
-        uint64_t chunk, long_chunk;
-    } machines[] = {{0.06e-6, 1.4e-11, "twoshot", 128 << 10, 128 << 10}, {0.25e-6, 3e-11, "oneshot", 512 << 10, 128 << 10}};
+        const char *longest;                /* of sums of 16 MiB */
+        uint64_t chunk, middle, long_chunk; /* of sums of 128 KiB, 512 KiB, 2 MiB */
+        uint64_t longest_chunk;
+    } machines[] = {{0.06e-6, 1.4e-11, "twoshot", 128 << 10, 64 << 10, 64 << 10, 128 << 10},
+                    {0.25e-6, 3e-11, "oneshot", 512 << 10, 512 << 10, 128 << 10, 128 << 10}};
     (void)state;
     for (int m = 0; m < 2; m++) {
         const struct abci_price_constants constants = {.hand_off = machines[m].hand_off,
@@ -102,10 +104,12 @@ static void test_two_ranks(void **state)
         expect_choice(chooser, sum, "oneshot", machines[m].chunk);
         sum.bytes = 64 << 10;
         expect_choice(chooser, sum, "oneshot", machines[m].chunk);
+        sum.bytes = 512 << 10;
+        expect_choice(chooser, sum, "oneshot", machines[m].middle);
         sum.bytes = 2 << 20;
-        expect_choice(chooser, sum, "oneshot", machines[m].chunk);
+        expect_choice(chooser, sum, "oneshot", machines[m].long_chunk);
         sum.bytes = 16 << 20;
-        expect_choice(chooser, sum, machines[m].longest, machines[m].long_chunk);
+        expect_choice(chooser, sum, machines[m].longest, machines[m].longest_chunk);
         abci_chooser_close(chooser);
     }
 }
