@@ -360,7 +360,7 @@ static void apply_settings(struct abci_engine *e, const struct abci_machine *mac
     if (strcmp(pvr, "on") == 0)
         e->machine.remote_from = 32;
     else if (strcmp(pvr, "off") == 0)
-        e->machine.remote_from = 0;
+        e->machine.remote_from = e->machine.remote_huge = 0;
 }
 
 static int open_chooser(struct abc_comm *comm, const struct abci_comm_config *config)
@@ -406,7 +406,10 @@ int abci_comm_assemble(struct abci_shm *shm, const struct abci_comm_config *conf
                      "communicator of %d ranks: hand-off %.2f us, %s stores into what a peer has read, process_vm_readv %s",
                      comm->nranks, comm->engine.machine.price.hand_off * 1e6,
                      comm->engine.machine.stream_shared ? "streaming" : "plain",
-                     comm->engine.machine.remote_from && shm->remote_for_all ? "used" : "not used");
+                     !shm->remote_for_all               ? "not used"
+                     : comm->engine.machine.remote_from ? "used"
+                     : comm->engine.machine.remote_huge ? "used for huge pages"
+                                                        : "not used");
         *out = comm;
         return ABC_OK;
     }

@@ -26,6 +26,7 @@ struct abci_runnable {
     bool reads_lead;                        /* this rank reads IN blocks of peers */
     bool single_values; /* every other PUBLISH is the only one of its counter: small blocks may travel in its line */
     bool pairs;         /* two ranks, of which each shows one block of IN and adds one of the peer's to its own: see run_pair.c */
+    bool reads_ahead;   /* peers' IN goes to OUT and nowhere else: remote blocks are read as wholes, see run_step.c */
     bool keeps_staging; /* its staging may be in use when its readers are over: temporaries, or a plan that a caller has loaded */
 };
 /* Takes over the plan. NULL when there is no memory or the plan uses a step kind that the executor does not know. */
@@ -41,6 +42,7 @@ struct abci_machine {
     uint8_t stream_shared; /* what a peer has read is overwritten by streaming stores: staging, peers' outputs */
     uint8_t measured;
     uint32_t remote_from; /* private areas of so many KiB and more are read by process_vm_readv; 0: never */
+    uint32_t remote_huge; /* or blocks of so many KiB, in huge pages and for a single reader; twice as many with two ranks */
 };
 /*
  * run_probe.c: ranks 0 and 1 measure, once in the life of rank 0's process; called by all ranks after binding. Takes a few
@@ -101,6 +103,7 @@ struct abc_request {
     bool in_place, persistent, heap, counted;
     bool ran_direct;              /* all ranks have offered their buffers */
     bool pairs;                   /* run_pair.c may run it */
+    bool remote[2];               /* peers read in, out by process_vm_readv; the same for all chunks */
     bool plain;                   /* no option differs from the defaults */
     bool message;                 /* to or from one peer: see run_mail.c; `run` is NULL */
     bool may_join;                /* its result has the same bits as part of a longer operation: see api/group.c */

@@ -95,6 +95,25 @@ static int borrow_region(struct abci_engine *e, uint64_t bytes, struct abci_regi
     return ABC_OK;
 }
 
+/*
+ * Shall peers read this private buffer where it is? Asked once an operation, for its chunks must not differ: whoever reads the
+ * first reads ahead. In huge pages an alltoall, where each block is staged for a single reader: what is shown to all is staged once
+ * for all, and of a root's work half is done by its readers. Crowded it takes fewer turns, too, so smaller blocks pay.
+ */
+static bool reads_remote(const struct abci_engine *e, const struct abci_instance *inst, int buffer)
+{
+    const struct abci_shape *s = &inst->shape;
+    const uint64_t block = s->count * s->element;
+    const uint64_t whole = abci_part_width(s->collective, buffer) == ABCI_WIDE ? block * s->nranks : block;
+    if (!e->shm->remote_for_all)
+        return false;
+    if (e->machine.remote_from && whole >= (uint64_t)e->machine.remote_from << 10)
+        return true;
+    const uint64_t from = (uint64_t)e->machine.remote_huge << (s->nranks == 2 ? 11 : 10);
+    return from && inst->run->reads_ahead && s->collective == ABC_ALLTOALL && block >= from &&
+           abci_shm_is_huge(abci_user(inst, buffer), whole);
+}
+
 static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instance *inst, int buffer)
 {
     bool published = buffer == ABCI_IN ? inst->run->publishes_in : inst->run->publishes_out;
@@ -106,10 +125,9 @@ static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instan
         return ABCI_MODE_STAGED; /* peers do not know the offsets of this rank's blocks */
     if (inst->request->is_direct[buffer])
         return ABCI_MODE_DIRECT;
-    uint64_t area = abci_part_area(&inst->shape, buffer);
-    if (e->machine.remote_from && e->shm->remote_for_all && area >= (uint64_t)e->machine.remote_from << 10)
-        return ABCI_MODE_REMOTE;
-    return ABCI_MODE_STAGED;
+    if (inst->request->issued == 0)
+        inst->request->remote[buffer] = reads_remote(e, inst, buffer);
+    return inst->request->remote[buffer] ? ABCI_MODE_REMOTE : ABCI_MODE_STAGED;
 }
 
 int abci_token_take(struct abci_engine *e)

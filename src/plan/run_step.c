@@ -218,12 +218,46 @@ static int step_publish(struct abci_engine *e, struct abci_instance *inst, const
     return STEP_DONE;
 }
 
+/*
+ * A block that its owner shows where it is stays as it is until the operation's end: the first chunk's step reads all of it, for
+ * one system call costs as much as 40 KiB, and those of later chunks find it done. The plan does nothing else with it
+ * (reads_ahead).
+ */
+static int fetch_whole(struct abci_engine *e, const struct abci_instance *inst, const struct abci_step *s, int peer)
+{
+    const struct abci_header *h = &abci_shm_header(e->shm->peer[peer].control, inst->sequence)->head;
+    struct abci_shape whole = inst->shape;
+    int blocks = inst->shape.first > 0 ? 0 : s->dst.count > s->src.count ? s->dst.count : s->src.count, status = ABC_OK;
+    whole.length = whole.count;
+    for (int i = 0; i < blocks && status == ABC_OK; i++) {
+        struct abci_range from = abci_part_block(&whole, s->src.buffer, s->src.block + i);
+        struct abci_range to = abci_part_block(&whole, s->dst.buffer, s->dst.block + i);
+        if (to.bytes > 0)
+            status = read_remote(e, peer, own_block(inst, s->dst.buffer, to), h->base[s->src.buffer] + from.user, to.bytes);
+    }
+    return status == ABC_OK ? STEP_DONE : status;
+}
+
+/* Not over own input of later chunks. */
+static bool reads_ahead(const struct abci_instance *inst)
+{
+    return inst->run->reads_ahead && !(inst->run->plan->stage_in_place && inst->request->in_place);
+}
+
+static bool is_remote(const struct abci_engine *e, const struct abci_instance *inst, int peer, int buffer)
+{
+    const struct abci_header *h = &abci_shm_header(e->shm->peer[peer].control, inst->sequence)->head;
+    return buffer <= ABCI_OUT && !(h->flags & ABCI_COUNTER_PAYLOAD) && h->mode[buffer] == ABCI_MODE_REMOTE;
+}
+
 static int step_fetch(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s)
 {
     const struct abci_peer *peer = inst->run->plan->peers + s->peer;
     int n = pieces(inst, &s->src);
     if (pieces(inst, &s->dst) > n)
         n = pieces(inst, &s->dst);
+    if (reads_ahead(inst) && is_remote(e, inst, peer->rank, s->src.buffer))
+        return fetch_whole(e, inst, s, peer->rank);
     for (int i = 0; i < n; i++) {
         struct abci_range from = piece(inst, &s->src, n, i), to = piece(inst, &s->dst, n, i);
         struct source src = {0};
@@ -460,6 +494,8 @@ static bool readers_over(struct abci_engine *e, struct abci_instance *inst)
     const struct abci_plan *plan = inst->run->plan;
     if (plan->direct || (inst->mode[0] < ABCI_MODE_DIRECT && inst->mode[1] < ABCI_MODE_DIRECT))
         return true; /* a direct plan's last step has waited for them */
+    if (inst->shape.first + inst->shape.length < inst->request->shape.count)
+        return true; /* the operation's last chunk waits for all: who is done with that is done with this */
     for (; inst->reader < plan->nreaders; inst->reader++) {
         int r = plan->readers[inst->reader];
         if (!abci_shm_peer_done(&e->shm->peer[r], inst->sequence)) {

@@ -64,6 +64,18 @@ static bool pairs(const struct abci_runnable *r)
            add->dst.buffer == ABCI_OUT && add->dst.count == 1;
 }
 
+/* Do blocks go from peers' IN to the own OUT, and is that all that is done with them? Then any part may be read at any time. */
+static bool reads_ahead(const struct abci_runnable *r)
+{
+    for (uint32_t i = 0; i < r->plan->nsteps; i++) {
+        const struct abci_step *s = &r->plan->steps[i];
+        bool from_in = s->src.buffer == ABCI_IN || s->src.count == 0;
+        if (!from_in || s->kind == ABCI_REDUCE || s->flags & ABCI_STAGE || (s->kind == ABCI_FETCH && s->dst.buffer != ABCI_OUT))
+            return false;
+    }
+    return !r->plan->direct;
+}
+
 struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
 {
     struct abci_runnable *r = abci_alloc(sizeof *r);
@@ -82,6 +94,7 @@ struct abci_runnable *abci_runnable_make(struct abci_plan *plan)
     r->keeps_staging = plan->ntmp > 0;
     derive_publishes(r);
     r->pairs = pairs(r);
+    r->reads_ahead = reads_ahead(r);
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         const struct abci_step *s = &plan->steps[i];
         r->reads_lead |= (s->kind == ABCI_REDUCE || s->kind == ABCI_FETCH) && s->src.buffer == ABCI_IN;

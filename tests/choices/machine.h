@@ -13,6 +13,7 @@ struct machine {
     double hand_off, crowding; /* seconds; ranks a CPU */
     double staged;             /* seconds per byte */
     uint32_t remote_from;      /* KiB; 0: never */
+    uint32_t remote_huge;      /* KiB of a block; 0: never. Which memory is huge is drawn, too, by its address */
     uint64_t unreadable;       /* bit: peers may not read this rank by process_vm_readv */
     bool stream_shared;        /* streaming stores into what a peer has read */
     uint64_t stream_from;      /* bytes */
