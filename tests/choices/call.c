@@ -91,12 +91,19 @@ static void draw_own(uint64_t *own, struct one_call *c)
     c->out_shift = shifts[below(own, 7)];
 }
 
-void call_draw(const struct ground *g, uint64_t *shared, uint64_t bytes, struct one_call *c)
+void call_draw(const struct ground *g, uint64_t *shared, uint64_t bytes, const struct one_call *like, struct one_call *c)
 {
     memset(c, 0, sizeof *c);
     draw_kind(g, shared, c);
+    if (like) {
+        c->collective = like->collective;
+        c->type = like->type;
+        c->op = like->op;
+    }
     uint64_t size = abc_type_size(c->type), block = draw_bytes(g, shared, bytes, size, is_wide(c) ? (uint64_t)g->nranks : 1) / size;
     bool arena = below(shared, 3) == 0;
+    if (like && below(shared, 4)) /* so that a group of them outgrows one operation */
+        block = (bytes - below(shared, bytes / 8)) / size;
     if (c->collective == ABC_BARRIER)
         block = 0;
     c->count[0][0] = block;

@@ -48,8 +48,8 @@ struct one_call {
     abc_request *request[2];
 };
 
-/* bytes: at most so many in a buffer. */
-void call_draw(const struct ground *g, uint64_t *shared, uint64_t bytes, struct one_call *c);
+/* bytes: at most so many in a buffer. like: another call of the same collective, type and operation, or NULL. */
+void call_draw(const struct ground *g, uint64_t *shared, uint64_t bytes, const struct one_call *like, struct one_call *c);
 /* Buffers, with the input in them. */
 bool call_open(const struct ground *g, struct one_call *c);
 /* Up to where it is under way; a blocking one is over, unless a group is open. */

@@ -13,14 +13,16 @@
 #include "machine.h"
 
 #define FLYING 5
-#define GROUP 5
-#define SECONDS 14 /* of the default run */
+#define GROUP 30
+#define SWEEP 5    /* each so many-th machine sees every edge */
+#define SECONDS 13 /* of the default run */
 
 struct program {
     struct machine machine;
     uint64_t seed;
     int steps;
-    int parts; /* the ranks part into so many communicators */
+    int parts;  /* the ranks part into so many communicators */
+    bool sweep; /* first a sum at each edge and beside it */
 };
 
 struct player {
@@ -52,15 +54,17 @@ static bool end_all(struct player *p)
     return ok;
 }
 
-/* Several calls at once. */
+/* Several calls at once: of all kinds, or mostly short sums of one kind, which become one operation. */
 static bool group(struct player *p)
 {
     const struct ground *g = &p->ground;
+    const struct one_call sum = {.collective = ABC_ALLREDUCE, .type = values_types[below(&p->shared, VALUES_TYPES)], .op = ABC_SUM};
     struct one_call *calls = calloc(GROUP, sizeof *calls);
-    int count = 1 + (int)below(&p->shared, GROUP);
-    bool ok = check(g->r, calls != NULL, "no memory");
+    bool ok = check(g->r, calls != NULL, "no memory"), sums = below(&p->shared, 2);
+    int count = 1 + (int)below(&p->shared, sums ? GROUP : GROUP / 5);
     for (int i = 0; i < count && ok; i++) {
-        call_draw(g, &p->shared, below(&p->shared, 8) ? CALL_SHORT : CALL_MOST / 4, &calls[i]);
+        uint64_t bytes = sums ? 2048 + below(&p->shared, 2) : below(&p->shared, 8) ? CALL_SHORT : CALL_MOST / 4;
+        call_draw(g, &p->shared, bytes, sums && below(&p->shared, 12) ? &sum : NULL, &calls[i]);
         ok = call_open(g, &calls[i]);
     }
     ok = ok && check_status(g->r, abc_group_start(), ABC_OK, "group_start");
@@ -83,7 +87,7 @@ static bool operate(struct player *p)
         if (p->busy[i] && (i == at || (is_long && p->is_long[i])) && !end_one(p, i))
             return false;
     struct one_call *c = &p->flying[at];
-    call_draw(&p->ground, &p->shared, is_long ? CALL_MOST : CALL_SHORT, c);
+    call_draw(&p->ground, &p->shared, is_long ? CALL_MOST : CALL_SHORT, NULL, c);
     p->is_long[at] = is_long;
     if (!call_open(&p->ground, c) || !call_begin(&p->ground, c))
         return false;
@@ -101,6 +105,27 @@ static bool step(struct player *p)
     return kind < 3 ? group(p) : operate(p);
 }
 
+/* A sum of private memory of so many bytes, less or more by an element. */
+static bool sum_at(struct player *p, uint64_t edge, uint64_t add)
+{
+    const struct ground *g = &p->ground;
+    const struct one_call sum = {.collective = ABC_ALLREDUCE, .type = edge > CALL_SHORT ? ABC_F32 : ABC_U8, .op = ABC_SUM};
+    struct one_call *c = &p->flying[0];
+    call_draw(g, &p->shared, edge, &sum, c);
+    c->count[0][0] = edge / abc_type_size(sum.type) + add - 1;
+    c->in_arena = c->out_arena = false;
+    return call_open(g, c) && call_begin(g, c) && call_end(g, c, false);
+}
+
+static bool sweep(struct player *p)
+{
+    bool ok = true;
+    for (size_t i = 0; i < p->ground.edges && p->ground.edge[i] <= CALL_MOST && ok; i++)
+        for (uint64_t add = 0; add < 3 && ok; add++)
+            ok = sum_at(p, p->ground.edge[i], add);
+    return ok;
+}
+
 static bool play(struct rank *r, abc_comm *comm)
 {
     const struct program *program = r->argument;
@@ -112,6 +137,7 @@ static bool play(struct rank *r, abc_comm *comm)
     p->ground.edges = machine_edges(comm, p->ground.edge, CALL_EDGES);
     p->shared = program->seed + (uint64_t)p->ground.nranks * 31;
     bool ok = check(r, p->ground.edges < CALL_EDGES, "more edges than expected");
+    ok = ok && (!program->sweep || sweep(p));
     for (int i = 0; i < program->steps && ok; i++)
         ok = step(p);
     ok = ok && end_all(p);
@@ -134,14 +160,19 @@ static bool one_job(uint64_t seed, int number, int steps)
 {
     static const char *const chunks[] = {"0", "0", "0", "0", "4K", "100K", "2M"};
     uint64_t dice = seed + (uint64_t)number * 7919;
-    struct program program = {.seed = random_next(&dice), .steps = steps};
+    struct program program = {.seed = random_next(&dice), .steps = steps, .sweep = number % SWEEP == 0};
     char name[320], text[3][48];
     const char *environment[] = {text[0], text[1], text[2], NULL};
     int nranks = below(&dice, 2) ? 2 : 1 + (int)below(&dice, CALL_RANKS), at = snprintf(name, sizeof name, "machine %d: ", number);
     machine_draw(&dice, &program.machine);
+    if (number == 0) { /* the machine with the longest chunks, and ranks that pass tokens */
+        nranks = 2;
+        program.machine.crowding = 2;
+        program.machine.remote_from = 0;
+    }
     program.parts = nranks > 1 && below(&dice, 6) == 0 ? 2 : 1;
     snprintf(text[0], sizeof text[0], "ABCOMM_PIPELINE=%d", below(&dice, 2) ? 2 : 1 + (int)below(&dice, 4));
-    snprintf(text[1], sizeof text[1], "ABCOMM_CHUNK=%s", chunks[below(&dice, 7)]);
+    snprintf(text[1], sizeof text[1], "ABCOMM_CHUNK=%s", chunks[number ? below(&dice, 7) : 0]);
     snprintf(text[2], sizeof text[2], "ABCOMM_DETERMINISTIC=%s", below(&dice, 8) ? "false" : "strict");
     machine_text(&program.machine, name + at, sizeof name - (size_t)at);
     machine_use(&program.machine);
