@@ -103,7 +103,7 @@ void call_draw(const struct ground *g, uint64_t *shared, uint64_t bytes, const s
     uint64_t size = abc_type_size(c->type), block = draw_bytes(g, shared, bytes, size, is_wide(c) ? (uint64_t)g->nranks : 1) / size;
     bool arena = below(shared, 3) == 0;
     if (like && below(shared, 4)) /* so that a group of them outgrows one operation */
-        block = (bytes - below(shared, bytes / 8)) / size;
+        block = (bytes - below(shared, bytes / 8 + 1)) / size;
     if (c->collective == ABC_BARRIER)
         block = 0;
     c->count[0][0] = block;
