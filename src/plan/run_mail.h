@@ -84,12 +84,14 @@ int abci_receive_any(struct abci_engine *e);
 /* run_mail.c: the message is over. */
 void abci_mail_complete(struct abci_engine *e, struct abc_request *q, int status);
 
-/* As abci_note at the end of a message that was no request. */
-static inline void abci_mail_note(struct abci_engine *e, const struct abci_brief *b, uint64_t number)
+/* As abci_note at the end of a message that was no request; time: of the event. */
+static inline void abci_mail_note(struct abci_engine *e, const struct abci_brief *b, uint64_t number, uint64_t time)
 {
     if (abci_mutated("c14_no_end_record"))
         return;
-    struct abci_event *event = abci_event_begin(e->shm->events, ABCI_EVENT_END);
+    struct abci_event *event = abci_event_open(e->shm->events);
+    event->time = time;
+    event->kind = ABCI_EVENT_END;
     event->count = b->count;
     event->sequence = (uint32_t)number;
     event->root = (uint32_t)b->peer;

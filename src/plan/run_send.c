@@ -206,6 +206,8 @@ static uint8_t put_long(struct abci_engine *e, struct abci_outbound *out, struct
     head = find_head(out);
     if (head >= 0)
         q->mail.moved = copy_to_head(out, s, head, q->in, q->mail.bytes);
+    else if (q->mail.bytes <= ABCI_MAIL_EAGER)
+        return copy_in(out, s, q->in, q->mail.bytes);
     return q->mail.moved == q->mail.bytes ? ABCI_MAIL_IN_HEAD : mode;
 }
 
@@ -218,7 +220,8 @@ static bool put(struct abci_engine *e, struct abci_outbound *out, struct abc_req
     s->count = q->id.count;
     s->tag = q->tag;
     s->type = q->id.type;
-    s->mode = q->mail.bytes <= ABCI_MAIL_EAGER ? copy_in(out, s, q->in, q->mail.bytes) : put_long(e, out, q, s);
+    bool paged = q->mail.bytes <= ABCI_MAIL_PAGED || (q->mail.bytes <= ABCI_MAIL_EAGER && q->mail.peer == e->shm->rank);
+    s->mode = paged ? copy_in(out, s, q->in, q->mail.bytes) : put_long(e, out, q, s);
     q->mail.mode = s->mode;
     bool over = s->mode <= ABCI_MAIL_IN_HEAD;
     ABCI_HOOK(e->shm->rank, (uint32_t)q->mail.number, ABCI_STOP_SEND);
@@ -257,8 +260,13 @@ bool abci_send_brief(struct abci_engine *e, const struct abci_brief *b)
     int head = -1;
     if (!out || bytes > ABCI_MAIL_HEAD || has_left(e, b->peer) || !find_slot(out, &after))
         return false;
-    bool in_head = bytes > ABCI_MAIL_EAGER, foreign = in_head && out->foreign;
-    if (in_head && !foreign && (b->peer == e->shm->rank || (head = find_head(out)) < 0))
+    bool longer = bytes > ABCI_MAIL_PAGED && b->peer != e->shm->rank, foreign = longer && out->foreign;
+    if (longer && !foreign && !out->tiles)
+        return false; /* the general way makes them, and the heads */
+    if (longer && !foreign)
+        head = find_head(out);
+    bool in_head = foreign || head >= 0;
+    if (!in_head && bytes > ABCI_MAIL_EAGER)
         return false;
     struct abci_mail_slot *s = begin(e, out, after);
     s->count = b->count;
@@ -271,7 +279,7 @@ bool abci_send_brief(struct abci_engine *e, const struct abci_brief *b)
         copy_to_head(out, s, head, b->in, bytes);
     ABCI_HOOK(e->shm->rank, (uint32_t)out->number, ABCI_STOP_SEND);
     abci_mail_publish(e->shm, s, out->number);
-    abci_mail_note(e, b, out->number);
+    abci_mail_note(e, b, out->number, abci_event_ticks(e->shm->events->clock));
     return true;
 }
 

@@ -13,6 +13,7 @@
 #define ABCI_MAIL_SLOTS 64
 #define ABCI_MAIL_LINE 40            /* bytes of a message that travel in its line */
 #define ABCI_MAIL_EAGER 4096         /* ... in its page */
+#define ABCI_MAIL_PAGED 512          /* more than that rather goes into a head, if one is free, */
 #define ABCI_MAIL_HEAD (16u << 10)   /* ... or before it is asked for, in one of a few larger pages, as far as it fits; */
 #define ABCI_MAIL_HEADS 4            /* those are used by turns, and few, so that they stay in the caches */
 #define ABCI_MAIL_TILE (16u << 10)   /* the rest is copied through tiles, once the receiver has asked for it, */

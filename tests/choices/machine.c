@@ -114,15 +114,11 @@ static void add_rules(struct edges *all, struct abc_comm *comm, abc_collective c
 
 size_t machine_edges(struct abc_comm *comm, uint64_t *edge, size_t capacity)
 {
-    static const uint64_t fixed[] = {ABCI_LINE,          ABCI_INLINE_LINE,
-                                     ABCI_INLINE_HEADER, ABCI_INLINE_COUNTER,
-                                     ABCI_EAGER,         ABCI_TINY_MAX,
-                                     ABCI_TOKEN_ROOM,    ABCI_SWAP_BYTES,
-                                     ABCI_REMOTE_TILE,   ABCI_JOINT_BYTES,
-                                     ABCI_MAIL_LINE,     ABCI_MAIL_EAGER,
-                                     ABCI_MAIL_HEAD,     ABCI_MAIL_TILE,
-                                     ABCI_MAIL_QUANTUM,  4u << 10,
-                                     2u << 20,           ABCI_MAIL_TILE * ABCI_MAIL_TILES};
+    static const uint64_t fixed[] = {ABCI_LINE,        ABCI_INLINE_LINE, ABCI_INLINE_HEADER, ABCI_INLINE_COUNTER,
+                                     ABCI_EAGER,       ABCI_TINY_MAX,    ABCI_TOKEN_ROOM,    ABCI_SWAP_BYTES,
+                                     ABCI_REMOTE_TILE, ABCI_JOINT_BYTES, ABCI_MAIL_LINE,     ABCI_MAIL_EAGER,
+                                     ABCI_MAIL_HEAD,   ABCI_MAIL_TILE,   ABCI_MAIL_QUANTUM,  ABCI_MAIL_PAGED,
+                                     ABCI_MAIL_REMOTE, 4u << 10,         2u << 20,           ABCI_MAIL_TILE * ABCI_MAIL_TILES};
     struct edges all = {edge, 0, capacity};
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         add(&all, fixed[i]);

@@ -159,7 +159,7 @@ static int heads_out_of_order(struct rank *r)
 static int heads_both_ways(struct rank *r)
 {
     enum { N = 40000, MOST = 6, ROUNDS = 300 };
-    static const size_t lengths[] = {9000, 16384, 4097, 8, 16383, N, 8192};
+    static const size_t lengths[] = {9000, 16384, 513, 8, 16383, N, 3000};
     unsigned char *out = malloc((size_t)N * MOST), *in = malloc(N);
     abc_request *q[MOST];
     uint64_t dice = 5;
@@ -217,7 +217,7 @@ static int heads_briefly(struct rank *r)
     unsigned char *out = buffers[r->rank][0], *in = buffers[r->rank][1];
     int peer = 1 - r->rank;
     for (int round = 0; round < ROUNDS; round++) {
-        size_t n = 4097 + (size_t)(round * 733) % 12288;
+        size_t n = 500 + (size_t)(round * 733) % 15885;
         int kind = round / 7 % 3, times = kind == 2 ? 3 : 1;
         for (int i = 0; i < times; i++) {
             bool first = kind == 1 ? r->rank == round % 2 : r->rank == 0;
