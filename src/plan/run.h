@@ -42,7 +42,7 @@ struct abci_machine {
     uint8_t stream_shared; /* what a peer has read is overwritten by streaming stores: staging, peers' outputs */
     uint8_t measured;
     uint32_t remote_from; /* private areas of so many KiB and more are read by process_vm_readv; 0: never */
-    uint32_t remote_huge; /* or blocks of so many KiB, in huge pages and for a single reader; twice as many with two ranks */
+    uint32_t remote_huge; /* or blocks of so many KiB, in huge pages and for a single reader; see run_stage.c */
 };
 /*
  * run_probe.c: ranks 0 and 1 measure, once in the life of rank 0's process; called by all ranks after binding. Takes a few

@@ -8,6 +8,7 @@
  * the token. So the writer must be through with it by then, which plans with temporaries are not. A rank that only writes runs out
  * of tokens and then, like ranks of larger communicators always, borrows regions of its own, last in, first out.
  */
+#include "plan/price.h"
 #include "plan/run_internal.h"
 
 _Static_assert(ABCI_PACKED == ABCI_INLINE_HEADER, "areas without gaps are those that a header holds");
@@ -96,9 +97,22 @@ static int borrow_region(struct abci_engine *e, uint64_t bytes, struct abci_regi
 }
 
 /*
+ * From how many bytes of a block on staging is a copy too many, if it lies in huge pages; 0: never. An alltoall's block has a
+ * single reader: what is shown to all is staged once for all, and of a root's work half is done by its readers. Crowded it takes
+ * fewer turns, so smaller blocks pay. Between two near cores allgather gains, too; between distant ones it is slower from 4 MiB on,
+ * for staging is read from a cache and the input is not.
+ */
+static uint64_t huge_from(const struct abci_engine *e, const struct abci_shape *s)
+{
+    const uint64_t least = (uint64_t)e->machine.remote_huge << 10;
+    if (s->collective == ABC_ALLTOALL)
+        return s->nranks == 2 ? 2 * least : least;
+    return s->collective == ABC_ALLGATHER && s->nranks == 2 && e->machine.price.hand_off < ABCI_DISTANT ? 4 * least : 0;
+}
+
+/*
  * Shall peers read this private buffer where it is? Asked once an operation, for its chunks must not differ: whoever reads the
- * first reads ahead. In huge pages an alltoall, where each block is staged for a single reader: what is shown to all is staged once
- * for all, and of a root's work half is done by its readers. Crowded it takes fewer turns, too, so smaller blocks pay.
+ * first reads ahead.
  */
 static bool reads_remote(const struct abci_engine *e, const struct abci_instance *inst, int buffer)
 {
@@ -109,9 +123,8 @@ static bool reads_remote(const struct abci_engine *e, const struct abci_instance
         return false;
     if (e->machine.remote_from && whole >= (uint64_t)e->machine.remote_from << 10)
         return true;
-    const uint64_t from = (uint64_t)e->machine.remote_huge << (s->nranks == 2 ? 11 : 10);
-    return from && inst->run->reads_ahead && s->collective == ABC_ALLTOALL && block >= from &&
-           abci_shm_is_huge(abci_user(inst, buffer), whole);
+    const uint64_t from = huge_from(e, s);
+    return from && inst->run->reads_ahead && block >= from && abci_shm_is_huge(abci_user(inst, buffer), whole);
 }
 
 static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instance *inst, int buffer)

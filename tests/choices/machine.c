@@ -123,7 +123,8 @@ size_t machine_edges(struct abc_comm *comm, uint64_t *edge, size_t capacity)
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         add(&all, fixed[i]);
     add(&all, (uint64_t)current.remote_from << 10);
-    add(&all, (uint64_t)current.remote_huge << (comm->nranks == 2 ? 11 : 10));
+    for (int twice = 10; twice <= 12; twice++) /* alltoall of more and of two ranks, allgather of two */
+        add(&all, (uint64_t)current.remote_huge << twice);
     for (int c = 0; c < ABCI_PLANNED && comm->nranks > 1; c++)
         for (int k = 0; k < 4; k++)
             add_rules(&all, comm, (abc_collective)c, k & 1, k & 2);

@@ -75,6 +75,20 @@ static bool exchange(struct rank *r, uint32_t *in, uint32_t *out, uint64_t count
                        (unsigned long long)count, wanted);
 }
 
+/* The same of an allgather. */
+static bool gather(struct rank *r, uint32_t *in, uint32_t *out, uint64_t count, int round, int wanted)
+{
+    for (uint64_t i = 0; i < count; i++)
+        in[i] = value(r->rank, 0, round, i);
+    reads = 0;
+    doing(r, "allgather of %llu, round %d", (unsigned long long)count, round);
+    bool ok = check_status(r, abc_allgather(in, out, count, ABC_U32, r->comm), ABC_OK, "allgather");
+    memset(in, 0xee, count * sizeof *in);
+    for (int from = 0; from < r->nranks && ok; from++)
+        ok = arrived(r, out + (uint64_t)from * count, from, 0, count, round);
+    return ok && check(r, reads == wanted, "%d blocks of an allgather were read where they are, must be %d", reads, wanted);
+}
+
 /* Has the process a huge page there, and does its kernel tell? */
 static bool told_huge(struct rank *r, uint32_t *huge, uint32_t *small, size_t bytes)
 {
@@ -101,6 +115,8 @@ static int huge_pages(struct rank *r)
                       : r->rank == 1 ? r->nranks - 1
                                      : r->nranks - 2) &&
              exchange(r, small, out, least, round, 0) && exchange(r, huge, huge, least, round, 0);
+        r->comm->engine.machine.price.hand_off = round == 1 ? 2e-7 : 6e-8;
+        ok = ok && gather(r, huge, out, 2 * least, round, all && r->nranks == 2 && round != 1 ? 1 : 0);
     }
     if (r->rank == 0 && !all)
         printf("       huge pages: this kernel gives none, or does not tell\n");
