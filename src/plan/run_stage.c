@@ -243,8 +243,9 @@ int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
 
 /*
  * A store to what other cores have read last waits until the line has been fetched back, which takes several times as long as all
- * the rest between distant cores. memcpy's string instruction overwrites whole lines without that. 4 ranks on 2 CPUs, 512 KiB: far
- * 60 us instead of 76 by a second store, near 42 instead of 41; from 2 MiB on 5 to 25 % less, near and far.
+ * the rest between distant cores. memcpy's string instruction overwrites whole lines without that. 4 ranks on 2 CPUs by a second
+ * store and so, far: 128 KiB 25 and 20 us, 512 KiB 76 and 60; near: 12.2 and 13.1, 41 and 42; from 2 MiB on 5 to 25 % less at
+ * either distance. Which it is may change while the job runs, so it is not asked.
  */
 void abci_reduce_staged(struct abci_reduction *how, char *dst, char *room, const void **src, int nsrc, uint64_t bytes,
                         uint64_t element)
