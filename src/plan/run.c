@@ -343,7 +343,7 @@ static void begin(struct abc_request *q)
 {
     q->issued = q->finished = 0;
     q->chunks = q->planned;
-    q->ran_direct = q->pairs = q->joined = false;
+    q->ran_direct = q->pairs = q->joined = q->read_in_place = false;
     q->first_sequence = 0;
     q->status = ABC_PENDING;
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);

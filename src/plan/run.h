@@ -104,6 +104,7 @@ struct abc_request {
     bool ran_direct;              /* all ranks have offered their buffers */
     bool pairs;                   /* run_pair.c may run it */
     bool remote[2];               /* peers read in, out by process_vm_readv; the same for all chunks */
+    bool read_in_place;           /* peers read a chunk of this run where the caller has it */
     bool plain;                   /* no option differs from the defaults */
     bool message;                 /* to or from one peer: see run_mail.c; `run` is NULL */
     bool may_join;                /* its result has the same bits as part of a longer operation: see api/group.c */

@@ -224,6 +224,7 @@ int abci_lay_out(struct abci_engine *e, struct abci_instance *inst)
     bool needed = plan->ntmp;
     for (int b = ABCI_IN; b <= ABCI_OUT; b++) {
         inst->mode[b] = choose_mode(e, inst, b);
+        inst->request->read_in_place |= inst->mode[b] >= ABCI_MODE_DIRECT;
         inst->stage[b] = NULL;
         if (inst->mode[b] == ABCI_MODE_STAGED) {
             uint64_t bytes;

@@ -492,10 +492,10 @@ static int advance_steps(struct abci_engine *e, struct abci_instance *inst)
 static bool readers_over(struct abci_engine *e, struct abci_instance *inst)
 {
     const struct abci_plan *plan = inst->run->plan;
-    if (plan->direct || (inst->mode[0] < ABCI_MODE_DIRECT && inst->mode[1] < ABCI_MODE_DIRECT))
+    if (plan->direct || !inst->request->read_in_place)
         return true; /* a direct plan's last step has waited for them */
     if (inst->shape.first + inst->shape.length < inst->request->shape.count)
-        return true; /* the operation's last chunk waits for all: who is done with that is done with this */
+        return true; /* the last chunk, even if a header holds it, waits for all: who is done with that is done with this */
     for (; inst->reader < plan->nreaders; inst->reader++) {
         int r = plan->readers[inst->reader];
         if (!abci_shm_peer_done(&e->shm->peer[r], inst->sequence)) {

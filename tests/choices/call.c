@@ -305,9 +305,8 @@ static bool send_one(const struct ground *g, struct one_call *c)
            check_status(g->r, abc_send_start(c->in.at, n, c->type, to, c->tag, g->comm, &c->request[1]), ABC_OK, "send_start");
 }
 
-bool call_begin(const struct ground *g, struct one_call *c)
+static void describe(const struct ground *g, const struct one_call *c)
 {
-    abc_call call;
     doing(g->r, "%s, %llu of %s, op %s, root %d, %s%s%s%s, seed %u",
           c->collective == ABC_SEND ? "message" : abc_collective_name(c->collective), (unsigned long long)c->count[0][0],
           abc_type_name(c->type), abc_op_name(c->op), c->root,
@@ -315,6 +314,12 @@ bool call_begin(const struct ground *g, struct one_call *c)
           : c->how == CALL_STARTED ? "started"
                                    : "persistent",
           c->in_place ? ", in place" : "", c->in_arena ? ", in arena" : "", c->out_arena ? ", out arena" : "", c->seed);
+}
+
+bool call_begin(const struct ground *g, struct one_call *c)
+{
+    abc_call call;
+    describe(g, c);
     if (c->collective == ABC_SEND)
         return send_one(g, c);
     fill_call(c, &call);
@@ -335,6 +340,8 @@ static bool compare(const struct ground *g, const struct one_call *c)
     for (int i = 0; i < c->out_pieces && ok; i++) {
         const struct piece *p = &c->out_piece[i];
         uint64_t wrong = values_wrong(c->out.at, p, c->type, c->op, c->seed);
+        if (wrong < p->count)
+            describe(g, c);
         ok = check(g->r, wrong == p->count, "element %llu of %llu of piece %d is wrong", (unsigned long long)wrong,
                    (unsigned long long)p->count, i);
     }
