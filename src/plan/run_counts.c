@@ -35,10 +35,23 @@ static bool fits_rows(const struct abc_request *q, uint64_t most)
     return most * q->shape.element <= q->counts->row - ABCI_COUNTS_WORDS && q->counts->row > ABCI_COUNTS_WORDS;
 }
 
+bool abci_counts_placed(const struct abc_request *q)
+{
+    const struct abci_counts *c = q->counts;
+    return q->id.collective == ABC_ALLTOALLV && c && c->row >= ABCI_COUNTS_WORDS + sizeof(uint64_t) && !fits_rows(q, c->most);
+}
+
+uint64_t abci_counts_place(const struct abc_request *q, int peer)
+{
+    return word(q->counts->heard + (uint64_t)peer * q->counts->row, 2);
+}
+
 void abci_counts_pack(const struct abci_engine *e, const struct abc_request *q)
 {
     const struct abci_counts *c = q->counts;
     const uint64_t element = q->shape.element, *count = c->vector.count[ABCI_IN], *offset = c->vector.offset[ABCI_IN];
+    for (int r = 0; r < e->shm->nranks && abci_counts_placed(q); r++)
+        memcpy(c->told + (uint64_t)r * c->row + ABCI_COUNTS_WORDS, &offset[r], sizeof offset[r]);
     if (!fits_rows(q, c->most) || (abci_is(ABCI_ROOTED, q->id.collective) && q->id.root != (uint32_t)e->shm->rank))
         return;
     for (int r = 0; r < e->shm->nranks; r++)

@@ -110,6 +110,18 @@ static uint64_t huge_from(const struct abci_engine *e, const struct abci_shape *
     return s->collective == ABC_ALLGATHER && s->nranks == 2 && e->machine.price.hand_off < ABCI_DISTANT ? 4 * least : 0;
 }
 
+/* Of blocks of different sizes the longest speaks for all. */
+static bool longest_is_huge(const struct abci_instance *inst, int buffer, uint64_t from)
+{
+    const struct abci_vector *v = inst->shape.vector;
+    const uint64_t element = inst->shape.element;
+    uint64_t longest = 0;
+    for (uint64_t r = 0; r < inst->shape.nranks; r++)
+        longest = v->count[buffer][r] > v->count[buffer][longest] ? r : longest;
+    return v->count[buffer][longest] * element >= from &&
+           abci_shm_is_huge(abci_user(inst, buffer) + v->offset[buffer][longest] * element, v->count[buffer][longest] * element);
+}
+
 /*
  * Shall peers read this private buffer where it is? Asked once an operation, for its chunks must not differ: whoever reads the
  * first reads ahead.
@@ -124,7 +136,10 @@ static bool reads_remote(const struct abci_engine *e, const struct abci_instance
     if (e->machine.remote_from && whole >= (uint64_t)e->machine.remote_from << 10)
         return true;
     const uint64_t from = huge_from(e, s);
-    return from && inst->run->reads_ahead && block >= from && abci_shm_is_huge(abci_user(inst, buffer), whole);
+    if (!from || !inst->run->reads_ahead || block < from)
+        return false;
+    return s->vector && s->collective == ABC_ALLTOALL ? longest_is_huge(inst, buffer, from)
+                                                      : abci_shm_is_huge(abci_user(inst, buffer), whole);
 }
 
 static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instance *inst, int buffer)
@@ -134,7 +149,8 @@ static uint8_t choose_mode(const struct abci_engine *e, const struct abci_instan
         return ABCI_MODE_NONE;
     if (buffer == ABCI_IN && inst->run->plan->stage_in_place && inst->request->in_place)
         return ABCI_MODE_STAGED; /* the plan overwrites it while peers may still read */
-    if (inst->shape.vector && abci_part_width(inst->shape.collective, buffer) == ABCI_WIDE)
+    bool lists = inst->shape.vector && abci_part_width(inst->shape.collective, buffer) == ABCI_WIDE;
+    if (lists && (inst->request->is_direct[buffer] || buffer != ABCI_IN || !abci_counts_placed(inst->request)))
         return ABCI_MODE_STAGED; /* peers do not know the offsets of this rank's blocks */
     if (inst->request->is_direct[buffer])
         return ABCI_MODE_DIRECT;

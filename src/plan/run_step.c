@@ -107,6 +107,17 @@ static int at_segment(struct abci_engine *e, int peer, struct abci_segment *segm
     return ABC_ERR_MEMORY;
 }
 
+/*
+ * Where a peer's block begins in its buffer. Of blocks of different sizes this rank knows only its own lists: peers that show such
+ * a buffer where it is have told (run_counts.c).
+ */
+static uint64_t in_buffer(const struct abci_instance *inst, const struct abci_shape *shape, int peer, int buffer, uint64_t user)
+{
+    if (ABCI_UNLIKELY(shape->vector != NULL) && abci_part_width(shape->collective, buffer) == ABCI_WIDE)
+        return (abci_counts_place(inst->request, peer) + shape->first) * shape->element;
+    return user;
+}
+
 /* Where a peer's block lies. counter: the one that published it. */
 int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int peer, int counter, int buffer, struct abci_range r,
                 struct source *out)
@@ -132,7 +143,7 @@ int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int pee
     if (buffer >= ABCI_TMP) {
         offset = h->region + (uint64_t)(buffer - ABCI_TMP) * abci_part_area(&inst->shape, ABCI_TMP) + r.area;
     } else if (h->mode[buffer] == ABCI_MODE_REMOTE) {
-        out->remote = h->base[buffer] + r.user;
+        out->remote = h->base[buffer] + in_buffer(inst, &inst->shape, peer, buffer, r.user);
         return ABC_OK;
     } else {
         bool direct = h->mode[buffer] == ABCI_MODE_DIRECT;
@@ -228,12 +239,14 @@ static int fetch_whole(struct abci_engine *e, const struct abci_instance *inst, 
     const struct abci_header *h = &abci_shm_header(e->shm->peer[peer].control, inst->sequence)->head;
     struct abci_shape whole = inst->shape;
     int blocks = inst->shape.first > 0 ? 0 : s->dst.count > s->src.count ? s->dst.count : s->src.count, status = ABC_OK;
+    whole.first = 0;
     whole.length = whole.count;
     for (int i = 0; i < blocks && status == ABC_OK; i++) {
         struct abci_range from = abci_part_block(&whole, s->src.buffer, s->src.block + i);
         struct abci_range to = abci_part_block(&whole, s->dst.buffer, s->dst.block + i);
         if (to.bytes > 0)
-            status = read_remote(e, peer, own_block(inst, s->dst.buffer, to), h->base[s->src.buffer] + from.user, to.bytes);
+            status = read_remote(e, peer, own_block(inst, s->dst.buffer, to),
+                                 h->base[s->src.buffer] + in_buffer(inst, &whole, peer, s->src.buffer, from.user), to.bytes);
     }
     return status == ABC_OK ? STEP_DONE : status;
 }

@@ -89,6 +89,30 @@ static bool gather(struct rank *r, uint32_t *in, uint32_t *out, uint64_t count, 
     return ok && check(r, reads == wanted, "%d blocks of an allgather were read where they are, must be %d", reads, wanted);
 }
 
+/* Blocks of different sizes, which lie in another order than their ranks and apart. */
+static bool exchange_lists(struct rank *r, uint32_t *in, uint32_t *out, uint64_t most, int round, int wanted)
+{
+    const int n = r->nranks;
+    uint64_t in_counts[MAX_TEST_RANKS], in_offsets[MAX_TEST_RANKS], out_counts[MAX_TEST_RANKS], out_offsets[MAX_TEST_RANKS];
+    for (int k = n - 1, at = 3; k >= 0; k--) {
+        in_counts[k] = most - most / 5 * (uint64_t)((r->rank + k) % 2) - (uint64_t)k;
+        out_counts[k] = most - most / 5 * (uint64_t)((r->rank + k) % 2) - (uint64_t)r->rank;
+        in_offsets[k] = out_offsets[k] = (uint64_t)at;
+        at += (int)most + 7;
+        for (uint64_t i = 0; i < in_counts[k]; i++)
+            in[in_offsets[k] + i] = value(r->rank, k, round, i);
+    }
+    reads = 0;
+    doing(r, "alltoallv of %llu, round %d", (unsigned long long)most, round);
+    bool ok = check_status(r, abc_alltoallv(in, in_counts, in_offsets, out, out_counts, out_offsets, ABC_U32, r->comm), ABC_OK,
+                           "alltoallv");
+    memset(in, 0xee, (size_t)n * most * sizeof *in);
+    for (int from = 0; from < n && ok; from++)
+        ok = arrived(r, out + out_offsets[from], from, r->rank, out_counts[from], round);
+    return ok &&
+           check(r, wanted < 0 || reads == wanted, "%d blocks of an alltoallv were read where they are, must be %d", reads, wanted);
+}
+
 /* Has the process a huge page there, and does its kernel tell? */
 static bool told_huge(struct rank *r, uint32_t *huge, uint32_t *small, size_t bytes)
 {
@@ -99,7 +123,7 @@ static bool told_huge(struct rank *r, uint32_t *huge, uint32_t *small, size_t by
 static int huge_pages(struct rank *r)
 {
     const uint64_t least = LEAST / sizeof(uint32_t) * (r->nranks == 2 ? 2 : 1), most = 2 * least + 5;
-    const size_t bytes = most * sizeof(uint32_t) * (size_t)r->nranks;
+    const size_t bytes = (most + 16) * sizeof(uint32_t) * (size_t)r->nranks;
     uint32_t *huge = pages(bytes, true), *small = pages(bytes, false), *out = pages(bytes, true);
     bool ok = true, tells = told_huge(r, huge, small, bytes), all = true;
     uint32_t telling = tells, sum = 0;
@@ -115,6 +139,8 @@ static int huge_pages(struct rank *r)
                       : r->rank == 1 ? r->nranks - 1
                                      : r->nranks - 2) &&
              exchange(r, small, out, least, round, 0) && exchange(r, huge, huge, least, round, 0);
+        ok = ok && exchange_lists(r, huge, out, most, round, all ? r->nranks - 1 : 0) &&
+             exchange_lists(r, huge, out, least / 2, round, 0) && exchange_lists(r, small, out, most, round, 0);
         r->comm->engine.machine.price.hand_off = round == 1 ? 2e-7 : 6e-8;
         ok = ok && gather(r, huge, out, 2 * least, round, all && r->nranks == 2 && round != 1 ? 1 : 0);
     }
@@ -141,6 +167,7 @@ static int chunks(struct rank *r)
         ok = exchange(r, in, out, count, round, remote ? r->nranks - 1 : 0);
         uint32_t *place = r->rank == root ? out : in; /* in place on one rank only: it may not read over what it has to show */
         ok = ok && exchange(r, place, out, count, round, -1);
+        ok = ok && exchange_lists(r, in, out, count - 20, round, remote ? r->nranks - 1 : 0);
         fill(r, in, count, round);
         if (r->rank != root)
             usleep(3000);
