@@ -55,7 +55,9 @@ struct abci_inbound {
     struct abc_request *pulls, **pulls_end; /* receives whose message is read piece by piece, the first one now */
     double began;                           /* that one, if it is private; 0: it has not begun */
     enum abci_mail_way way;
-    struct abci_mail_pace pace[ABCI_MAIL_CLASSES]; /* by length, from ABCI_MAIL_REMOTE on by powers of two */
+    bool both_ways; /* when it began, the peer had not taken all of this rank's messages: tiles would need this rank twice */
+    struct abci_mail_pace pace[2]
+                              [ABCI_MAIL_CLASSES]; /* one way and both ways; by length, from ABCI_MAIL_REMOTE on by powers of two */
 };
 
 struct abci_mailroom {

@@ -357,14 +357,15 @@ static int read_piece(struct abci_engine *e, struct abci_inbound *in, struct abc
 
 /* ---- Private messages: through tiles, or by process_vm_readv ---- */
 
-#define TRIALS 8 /* the first messages of a length go by turns; */
+#define TRIALS 6 /* the first messages of a length go by turns; */
 #define UNTIMED (-1.)
-#define AGAIN 128 /* later ones by the quicker way, but one in so many by the other: buffers and distances change */
+#define AGAIN                                                                                                                      \
+    128 /* later ones by the quicker way, but the 16th, 32nd, 64th and each 128th by the other: buffers and distances change */
 
 static struct abci_mail_pace *pace_of(struct abci_inbound *in, uint64_t bytes)
 {
     int class = bytes < ABCI_MAIL_REMOTE ? -1 : 47 - __builtin_clzll(bytes); /* 64 KiB have 47 zeros before their one */
-    return class < 0 ? NULL : &in->pace[class < ABCI_MAIL_CLASSES ? class : ABCI_MAIL_CLASSES - 1];
+    return class < 0 ? NULL : &in->pace[in->both_ways][class < ABCI_MAIL_CLASSES ? class : ABCI_MAIL_CLASSES - 1];
 }
 
 /* How dear process_vm_readv is depends on the pages of both buffers, and tiles on what the sender does meanwhile. */
@@ -381,7 +382,8 @@ static enum abci_mail_way choose_way(const struct abci_engine *e, struct abci_in
     if (n < TRIALS)
         return n % 2 ? ABCI_WAY_REMOTE : ABCI_WAY_TILES;
     bool remote = p->cost[ABCI_WAY_REMOTE] <= p->cost[ABCI_WAY_TILES];
-    return remote != (n % AGAIN == 0) ? ABCI_WAY_REMOTE : ABCI_WAY_TILES;
+    bool other = n % AGAIN == 0 || (n >= 16 && (n & (n - 1)) == 0);
+    return remote != other ? ABCI_WAY_REMOTE : ABCI_WAY_TILES;
 }
 
 /* A wait of another kind may be in a single time, so it counts twice what is known at most. */
@@ -391,10 +393,10 @@ static void note_pace(struct abci_inbound *in, uint64_t bytes)
     if (!p || in->began == UNTIMED)
         return;
     float now = (float)((abci_now() - in->began) / (double)bytes), *cost = &p->cost[in->way];
-    if (*cost == 0 || p->messages <= ABCI_WAYS * 2) /* cold: first touches and mappings are in it */
+    if (*cost == 0)
         *cost = now;
-    else if (now < *cost)
-        *cost -= (*cost - now) / 2;
+    else if (now < *cost) /* soon: the tiles' first touches were in the times before */
+        *cost -= (*cost - now) * 3 / 4;
     else
         *cost += (now < 2 * *cost ? now - *cost : *cost) / 4;
 }
@@ -422,6 +424,7 @@ static int read_remote(struct abci_engine *e, struct abci_inbound *in, struct ab
 static int pull_private(struct abci_engine *e, struct abci_inbound *in, struct abc_request *q, int source)
 {
     if (in->began == 0) {
+        in->both_ways = e->mail->out[source] && e->mail->out[source]->waiting;
         in->way = choose_way(e, in, source, q->mail.bytes);
         in->began = e->shm->peer[source].readable ? abci_now() : UNTIMED;
     }

@@ -14,7 +14,7 @@
 #include "../engine/harness.h"
 #include "bytes.h"
 
-enum { N = 3 << 20, MESSAGES = 40, TRIALS = 8, SLOW_US = 3000 };
+enum { N = 3 << 20, MESSAGES = 60, TRIALS = 10, SLOW_US = 3000 };
 
 static int calls, slow_us, refused_from; /* refused_from: the number of the first call that is refused; 0: none is */
 
@@ -101,7 +101,7 @@ static int slow_reads(struct rank *r)
 static int refused(struct rank *r)
 {
     refused_from = calls + *(const int *)r->argument;
-    if (!stream(r, TRIALS, N, 0) || !stream(r, TRIALS, 70000, 0))
+    if (!stream(r, TRIALS / 2, N, 0) || !stream(r, TRIALS, 70000, 0))
         return 1;
     if (r->rank == 1 && is_permitted(r))
         check(r, calls == refused_from, "%d calls after the one that was refused", calls - refused_from);
@@ -113,7 +113,7 @@ static int lengths(struct rank *r)
 {
     for (size_t bytes = 64u << 10; bytes < N; bytes *= 2)
         for (int more = -1; more <= 1; more++)
-            if (!stream(r, 6, bytes + (size_t)more, 0))
+            if (!stream(r, 4, bytes + (size_t)more, 0))
                 return 1;
     return 0;
 }
