@@ -174,7 +174,8 @@ static void survivor(struct job *job, int rank, float *x, int fds)
     int now = count_fds();
     /* A split that works here and fails at a peer which has not mapped us yet: two descriptors a peer stay until that one dies. */
     int unsaid = mine.phase == IN_SPLIT ? 2 * (mine.nranks - 1) : 0;
-    must(now <= fds + 1 + unsaid, "rank %d: %d descriptors before, %d after (one is the process's memory)", rank, fds, now);
+    must(now <= fds + 2 + unsaid, "rank %d: %d descriptors before, %d after (the process's memory and its pages may be new)", rank,
+         fds, now);
     must(count_threads() == 1, "rank %d: a thread is left", rank);
 }
 
