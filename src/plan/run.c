@@ -344,6 +344,7 @@ static void begin(struct abc_request *q)
     q->issued = q->finished = 0;
     q->chunks = q->planned;
     q->ran_direct = q->pairs = q->joined = q->read_in_place = false;
+    q->remote[ABCI_IN] = q->remote[ABCI_OUT] = false; /* run_pair.c may show the first chunk, which decides elsewhere: staged */
     q->first_sequence = 0;
     q->status = ABC_PENDING;
     atomic_store_explicit(&q->state, ABCI_REQUEST_STARTED, memory_order_relaxed);
