@@ -180,6 +180,7 @@ struct abci_tiny {
     uint8_t work;
     bool staged;                    /* this rank's input does not fit its header: it is staged */
     bool large;                     /* more than ABCI_EAGER: not for buffers in the arena */
+    bool swaps;                     /* two ranks, what is read is fetched ahead: large, or of a type that takes many instructions */
     bool reads_staged;              /* so do the inputs that it reads */
     bool listens;                   /* this rank shows nothing, but reads */
     bool moves_own;                 /* MOVE: from IN + own to OUT + own_to, too */

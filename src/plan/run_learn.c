@@ -384,6 +384,8 @@ void abci_tiny_learn(struct abci_engine *e, const struct abc_request *q)
     t.like.ran_direct = false;
     t.like.reduction.final = 1;
     t.like.reduction.store = ABCI_STORE_PLAIN;
+    t.swaps = t.large ||
+              (t.work == ABCI_TINY_REDUCE && e->shm->nranks == 2 && t.reads_staged && abci_reduce_narrow(t.like.reduction.type));
     keep(place_for(e, q), &t);
 }
 

@@ -285,7 +285,7 @@ ABCI_TWICE int conclude(struct abci_engine *e, const struct abci_tiny *t, uint32
     ABCI_HOOK(e->shm->rank, sequence, (int)t->like.run->lead); /* the step of the plan that this is */
     if (ABCI_LIKELY(t->work == ABCI_TINY_REDUCE)) {
         e->sources[e->shm->rank] = in + t->own;
-        if (ABCI_UNLIKELY(t->large)) /* two ranks */
+        if (ABCI_UNLIKELY(t->swaps)) /* two ranks */
             abci_reduce_swap(&t->like.reduction, out, e->sources, t->like.id.count,
                              &(struct abci_swap){.foreign = 1 - e->shm->rank});
         else

@@ -10,9 +10,9 @@
 #define V_MIN_F32(a, b) _mm256_min_ps(a, b)
 #define V_MIN_F64(a, b) _mm256_min_pd(a, b)
 #define V_STREAM(to, v) _mm256_stream_si256((__m256i *)(void *)(to), (__m256i)(v))
-#define V_STREAM_HALF(to, v) _mm_stream_si128((__m128i *)(void *)(to), (__m128i)(v))
 #define V_F16_WIDEN(half) (vec) _mm256_cvtph_ps((__m128i)(half))
 #define V_F16_ROUND(v) _mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT)
+#define V_F16_JOIN(a, b) (vec) _mm256_set_m128i(b, a)
 #define V_FENCE() _mm_sfence()
 
 /* v_bf16_round in fewer instructions. Less one, where the upper half is even and zero stays zero, what is above has the top bit. */

@@ -11,14 +11,11 @@
 #define V_MIN_F32(a, b) _mm_min_ps(a, b)
 #define V_MIN_F64(a, b) _mm_min_pd(a, b)
 #define V_STREAM(to, v) _mm_stream_si128((__m128i *)(void *)(to), (__m128i)(v))
-#define V_STREAM_HALF(to, v) _mm_stream_si64((long long *)(void *)(to), ((v_word)(v))[0])
 #define V_FENCE() _mm_sfence()
-typedef long long __attribute__((vector_size(8))) v_word;
 #else
 #define V_MIN_F32(a, b) v_pick((vec)((a) < (b)), (vec)(a), (vec)(b))
 #define V_MIN_F64(a, b) v_pick((vec)((a) < (b)), (vec)(a), (vec)(b))
 #define V_STREAM(to, v) (*(vec_at *)(to) = (v))
-#define V_STREAM_HALF(to, v) (*(vec_half_at *)(to) = (v))
 #define V_FENCE() ((void)0)
 typedef unsigned v_bits __attribute__((vector_size(VBYTES)));
 static inline __attribute__((always_inline)) v_bits v_pick(v_bits mask, v_bits a, v_bits b)

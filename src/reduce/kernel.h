@@ -2,7 +2,7 @@
  * kernel.h - stage 5: the one body of all vector kernels. A family file defines the few things that differ, then includes this:
  *   FAMILY        its name                      TARGET   the function attribute that allows its instructions, or nothing
  *   VBYTES        bytes of a vector             V_MIN_F32(a, b), V_MIN_F64(a, b): b unless a < b, on float vectors
- *   V_STREAM(to, v), V_STREAM_HALF(to, v): store a whole, half a vector past the cache, at an aligned address; V_FENCE()
+ *   V_STREAM(to, v): store a vector past the cache, at an aligned address; V_FENCE()
  * Everything else is vector arithmetic of the compiler (GCC and clang), force-inlined with constant type, op and operand count, so
  * that each kernel is one straight loop. This file is the loops over memory; lanes.h says what a vector of elements means. No
  * state; any thread.
@@ -20,6 +20,12 @@
 
 #include "reduce/lanes.h"
 
+/* May a NaN that is not quiet come out? Arithmetic makes it quiet. */
+V_INLINE bool v_noisy(abc_type type, abc_op op, int nsrc)
+{
+    return type == ABC_BF16 && (op == ABC_MIN || op == ABC_MAX || nsrc == 1);
+}
+
 /* Fold `units` steps at byte `at` of every operand into sum. */
 V_INLINE void v_read(abc_type type, abc_op op, int units, vec *sum, const void *const *src, int nsrc, size_t at, int nranks)
 {
@@ -31,11 +37,46 @@ V_INLINE void v_read(abc_type type, abc_op op, int units, vec *sum, const void *
         for (int v = 0; v < count; v++)
             sum[v] = v_fold(type, op, sum[v], v_enter(type, op, from + (size_t)(v / parts) * V_STEP(type), v % parts));
     }
-    if (type == ABC_BF16 && (op == ABC_MIN || op == ABC_MAX || nsrc == 1)) /* else arithmetic has done it */
+    if (v_noisy(type, op, nsrc))
         for (int v = 0; v < count; v++)
             sum[v] = v_quiet(sum[v]);
     for (int v = 0; v < count; v++)
         sum[v] = v_finish(type, op, sum[v], nranks);
+}
+
+/* Eight bytes of all operands, of elements of one or two. */
+V_INLINE uint64_t v_word(abc_type type, abc_op op, const void *const *src, int nsrc, size_t at, int nranks)
+{
+    const int parts = type == ABC_BF16 ? 2 : 1;
+    vec sum[2];
+    uint64_t word;
+    memcpy(&word, (const char *)src[0] + at, sizeof word);
+    for (int v = 0; v < parts; v++)
+        sum[v] = v_enter_word(type, op, word, v);
+    for (int k = 1; k < nsrc; k++) {
+        memcpy(&word, (const char *)src[k] + at, sizeof word);
+        for (int v = 0; v < parts; v++)
+            sum[v] = v_fold(type, op, sum[v], v_enter_word(type, op, word, v));
+    }
+    for (int v = 0; v < parts; v++)
+        sum[v] = v_finish(type, op, v_noisy(type, op, nsrc) ? v_quiet(sum[v]) : sum[v], nranks);
+    return v_leave_word(type, op, sum);
+}
+
+/* Eight bytes or more: the last word overlaps others and is done as v_large does its last vector. */
+V_INLINE void v_words(abc_type type, abc_op op, int nranks, char *dst, char *dst2, const void *const *src, int nsrc, size_t bytes)
+{
+    const size_t last = bytes - sizeof(uint64_t);
+    uint64_t rest = v_word(type, op, src, nsrc, last, nranks);
+    for (size_t at = 0; at < last; at += sizeof(uint64_t)) {
+        uint64_t word = v_word(type, op, src, nsrc, at, nranks);
+        memcpy(dst + at, &word, sizeof word);
+        if (dst2)
+            memcpy(dst2 + at, &word, sizeof word);
+    }
+    memcpy(dst + last, &rest, sizeof rest);
+    if (dst2)
+        memcpy(dst2 + last, &rest, sizeof rest);
 }
 
 /* Whole steps of bytes [at, end), `units` at once; where that stopped. */
@@ -96,12 +137,18 @@ V_INLINE void v_large(abc_type type, abc_op op, int fixed, const struct abci_red
         V_FENCE();
 }
 
-#define AHEAD                                                                                                                      \
-    2048 /* bytes that are fetched before they are needed; less hides less of a distant core's latency, more gains nothing */
+/*
+ * Bytes that are fetched before they are needed; less hides less of a distant core's latency, more gains nothing. With float32 the
+ * processor itself looks some KiB further ahead, but not past the many instructions that narrow floats take; at the beginning of a
+ * short call it would cost more than it hides.
+ */
+#define AHEAD 2048
+#define AHEAD_NARROW 4096
+#define NARROW_FROM (16u << 10)
 
-/* Whole blocks of bytes [at, end); where that stopped. far: bytes ahead that are still the operand's. */
+/* Whole blocks of bytes [at, end); where that stopped. ahead: so far on there are bytes of the operand still; 0: there are not. */
 V_INLINE size_t v_swap_span(abc_type type, abc_op op, bool stream, char *dst, const void *const *src, const struct abci_swap *swap,
-                            size_t at, size_t end, bool far, int nranks)
+                            size_t at, size_t end, size_t ahead, int nranks)
 {
     const int units = V_LONG(type) ? 1 : VECTORS / V_PARTS(type);
     const size_t step = V_STEP(type), block = (size_t)units * step;
@@ -109,13 +156,11 @@ V_INLINE size_t v_swap_span(abc_type type, abc_op op, bool stream, char *dst, co
     char *room = next ? swap->room : NULL, *dst2 = next ? NULL : swap->room;
     vec sum[VECTORS];
     for (; end - at >= block; at += block) {
-        for (size_t line = 0; far && line < block; line += 64)
-            __builtin_prefetch(foreign + at + AHEAD + line);
+        for (size_t line = 0; ahead && line < block; line += 64)
+            __builtin_prefetch(foreign + at + ahead + line);
         v_read(type, op, units, sum, src, 2, at, nranks);
-        for (size_t part = 0; room && part + VBYTES <= block; part += VBYTES)
+        for (size_t part = 0; room && part < block; part += VBYTES)
             *(vec_at *)(room + at + part) = *(const vec_at *)(next + at + part);
-        if (room && block < VBYTES)
-            memcpy(room + at, next + at, block);
         for (int u = 0; u < units; u++)
             v_store(type, op, stream, dst + at + (size_t)u * step, dst2 ? dst2 + at + (size_t)u * step : NULL,
                     sum + u * V_PARTS(type));
@@ -132,22 +177,23 @@ V_INLINE void v_swap(abc_type type, abc_op op, const struct abci_reduction *r, c
     const struct abci_swap s = *swap;
     const int nranks = r->nranks;
     char *room = s.next ? s.room : NULL, *dst2 = s.next ? NULL : s.room;
+    const size_t ahead = abci_is_narrow(type) && bytes > NARROW_FROM ? AHEAD_NARROW : AHEAD;
     size_t last = bytes - V_STEP(type), at = 0;
     vec rest[2];
-    for (size_t line = 0; line < AHEAD && line < bytes; line += 64)
+    for (size_t line = 0; line < ahead && line < bytes; line += 64)
         __builtin_prefetch((const char *)own[s.foreign] + line);
     v_read(type, op, 1, rest, own, 2, last, nranks);
-    size_t far = bytes > AHEAD + block ? bytes - AHEAD - block : 0; /* up to here there is something to fetch */
+    size_t far = bytes > ahead + block ? bytes - ahead - block : 0; /* up to here there is something to fetch */
     if (r->store == ABCI_STORE_STREAM && far > 64 && (uintptr_t)dst % size == 0) {
         at = -(uintptr_t)dst % 64;
         abci_family_scalar.kernel[ABCI_ROW(type, op)][ABCI_CLASS_ANY](r, dst, dst2, own, 2, at / size);
         if (room)
             memcpy(room, s.next, at);
-        at = v_swap_span(type, op, true, dst, own, &s, at, far, true, nranks);
+        at = v_swap_span(type, op, true, dst, own, &s, at, far, ahead, nranks);
         V_FENCE();
     }
-    at = v_swap_span(type, op, false, dst, own, &s, at, far, true, nranks);
-    at = v_swap_span(type, op, false, dst, own, &s, at, bytes, false, nranks);
+    at = v_swap_span(type, op, false, dst, own, &s, at, far, ahead, nranks);
+    at = v_swap_span(type, op, false, dst, own, &s, at, bytes, 0, nranks);
     v_span(type, op, 1, false, dst, dst2, own, 2, at, bytes, nranks);
     v_store(type, op, false, dst + last, dst2 ? dst2 + last : NULL, rest);
     if (room)
@@ -178,8 +224,9 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
 /*
  * Two functions for each (type, op, class): the entry sends what is less than a vector elsewhere, without the prologue that the
  * other needs. A few bytes are the common case of loss values and flags: the family of the shortest vectors adds them up on the
- * spot, the longer ones leave them to it.
+ * spot, the longer ones leave them to it. Elements of 8 and 16 bits, which are many even then, go eight bytes at once.
  */
+#define V_IN_WORDS(type, n) (abci_element_size(type) <= 2 && !V_IS_FP8(type) && (n)*abci_element_size(type) >= sizeof(uint64_t))
 #define NAME(TYPE, OP, CLASS) GLUE1(FAMILY, TYPE##_##OP##_##CLASS)
 #define KERNEL(NAME) NAME(const struct abci_reduction *r, void *dst, void *dst2, const void *const *src, int nsrc, uint64_t n)
 #define SHORTER(FROM, TYPE, OP, CLASS)                                                                                             \
@@ -193,6 +240,11 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
 #define SHORT_ONE(TYPE, OP) SHORTER(generic, TYPE, OP, ANY)
 #endif
 
+#define DEFINE_WORDS(TYPE, OP)                                                                                                     \
+    TARGET static __attribute__((noinline)) void KERNEL(NAME(TYPE, OP, words))                                                     \
+    {                                                                                                                              \
+        v_words(ABC_##TYPE, ABC_##OP, r->nranks, dst, dst2, src, nsrc, n *abci_element_size(ABC_##TYPE));                          \
+    }
 #define DEFINE_CLASS(TYPE, OP, CLASS, FIXED)                                                                                       \
     TARGET static __attribute__((noinline)) void KERNEL(NAME(TYPE, OP, CLASS##_large))                                             \
     {                                                                                                                              \
@@ -202,6 +254,8 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
     {                                                                                                                              \
         if (n >= V_LANES(ABC_##TYPE))                                                                                              \
             NAME(TYPE, OP, CLASS##_large)(r, dst, dst2, src, nsrc, n);                                                             \
+        else if (V_IN_WORDS(ABC_##TYPE, n))                                                                                        \
+            NAME(TYPE, OP, words)(r, dst, dst2, src, nsrc, n);                                                                     \
         else                                                                                                                       \
             SHORT_SUM(TYPE, OP, CLASS, FIXED);                                                                                     \
     }
@@ -212,6 +266,7 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
         v_swap(ABC_##TYPE, ABC_##OP, r, dst, src, n, swap);                                                                        \
     }
 #define DEFINE_TWO(TYPE, OP)                                                                                                       \
+    DEFINE_WORDS(TYPE, OP)                                                                                                         \
     DEFINE_CLASS(TYPE, OP, ANY, 0)                                                                                                 \
     DEFINE_CLASS(TYPE, OP, 2, 2)                                                                                                   \
     DEFINE_SWAP(TYPE, OP)
@@ -222,10 +277,13 @@ TARGET static void GLUE1(FAMILY, copy)(char *dst, char *dst2, const char *src, s
     DEFINE_CLASS(TYPE, OP, 8, 8)
 /* The rarer ones. */
 #define DEFINE_ONE(TYPE, OP)                                                                                                       \
+    DEFINE_WORDS(TYPE, OP)                                                                                                         \
     TARGET static void KERNEL(NAME(TYPE, OP, ANY))                                                                                 \
     {                                                                                                                              \
         if (n >= V_LANES(ABC_##TYPE))                                                                                              \
             v_large(ABC_##TYPE, ABC_##OP, 0, r, dst, dst2, src, nsrc, n);                                                          \
+        else if (V_PARTS(ABC_##TYPE) == 2 && V_IN_WORDS(ABC_##TYPE, n))                                                            \
+            NAME(TYPE, OP, words)(r, dst, dst2, src, nsrc, n);                                                                     \
         else                                                                                                                       \
             SHORT_ONE(TYPE, OP);                                                                                                   \
     }

@@ -3,10 +3,10 @@
  * Included by kernel.h alone, once in each family, after the family's macros; the loops over memory are there. The compiler's
  * vector arithmetic, force-inlined with constant type and op. No state; any thread; lane by lane the same bits as element.h.
  *
- * A vector holds VBYTES of what is computed with: narrow floats are float32 here. A small one comes from a half or a quarter of a
- * vector in memory. A bf16 is the upper half of a float32, so a whole vector of them makes two without any shuffle: the even
- * elements shifted up, the odd ones where they are. What a family has instructions for it says by macros: V_MIN_F32, V_MIN_F64
- * (needed), V_F16_WIDEN, V_F16_ROUND, V_BF16_ROUND (else integers do it).
+ * A vector holds VBYTES of what is computed with: narrow floats are float32 here. A whole vector of floats of 16 bits makes two;
+ * one of 8 bits comes from a quarter of a vector in memory. A bf16 is the upper half of a float32, so no shuffle is needed: the
+ * even elements are shifted up, the odd ones are where they are. What a family has better instructions for it says by macros:
+ * V_MIN_F32, V_MIN_F64 (needed); V_F16_WIDEN, V_F16_ROUND, V_F16_JOIN; V_BF16_WIDEN, V_BF16_CUT; V_BF16_ROUND.
  */
 #define V_INLINE static inline __attribute__((always_inline)) TARGET
 
@@ -24,6 +24,7 @@ typedef double vec_wide __attribute__((vector_size(2 * VBYTES)));   /* a lane fo
 typedef float vec_wide2 __attribute__((vector_size(2 * VBYTES)));   /* of 2 bytes */
 typedef float vec_wide4 __attribute__((vector_size(4 * VBYTES)));   /* of 1 byte */
 typedef uint16_t vec_half __attribute__((vector_size(VBYTES / 2))); /* as many lanes as vec, of 2 bytes */
+typedef uint64_t vec_half_u64 __attribute__((vector_size(VBYTES / 2)));
 typedef uint8_t vec_quarter __attribute__((vector_size(VBYTES / 4)));
 /* The same in memory: any address, any declared type. */
 typedef uint32_t vec_at __attribute__((vector_size(VBYTES), aligned(1), may_alias));
@@ -33,8 +34,9 @@ typedef uint8_t vec_quarter_at __attribute__((vector_size(VBYTES / 4), aligned(1
 #define SPLAT(type, x) ((type){0} + (x))
 
 /* Bytes in memory that are entered at once, the vectors that they become, and their elements. */
-#define V_STEP(type) (abci_is_small(type) ? VBYTES / 4 * abci_element_size(type) : (size_t)VBYTES)
-#define V_PARTS(type) ((type) == ABC_BF16 ? 2 : 1)
+#define V_IS_FP8(type) (abci_is_small(type) && (type) != ABC_F16)
+#define V_STEP(type) (V_IS_FP8(type) ? (size_t)VBYTES / 4 : (size_t)VBYTES)
+#define V_PARTS(type) ((type) == ABC_BF16 || (type) == ABC_F16 ? 2 : 1)
 #define V_LANES(type) (V_STEP(type) / abci_element_size(type))
 
 V_INLINE vec v_select(vec mask, vec a, vec b)
@@ -90,11 +92,12 @@ V_INLINE vec v_small_round(abc_type type, vec v)
 
 /* Does the conversion take many instructions? */
 #ifdef V_F16_WIDEN
-#define V_LONG(type) (abci_is_small(type) && (type) != ABC_F16)
+#define V_LONG(type) V_IS_FP8(type)
 #else
 #define V_LONG(type) abci_is_small(type)
 #define V_F16_WIDEN(half) v_small_widen(ABC_F16, __builtin_convertvector(half, vec))
 #define V_F16_ROUND(v) __builtin_convertvector(v_small_round(ABC_F16, v), vec_half)
+#define V_F16_JOIN(a, b) ((vec)(vec_u64){(uint64_t)(a), (uint64_t)(b)}) /* of 8 bytes each */
 #endif
 
 /* Every NaN made quiet, as abci_bf16_round does. Compared as signed integers: the sign bit is masked away. */
@@ -102,6 +105,11 @@ V_INLINE vec v_quiet(vec v)
 {
     return v | ((vec)((vec_i32)(v & 0x7fffffffu) > SPLAT(vec_i32, 0x7f800000)) & (uint32_t)ABCI_BF16_QUIET << 16);
 }
+
+#ifndef V_BF16_WIDEN
+#define V_BF16_WIDEN(raw, part) ((part) ? (vec)((raw)&0xffff0000u) : (vec)((raw) << 16))
+#define V_BF16_CUT(even, odd) v_bf16_cut(even, odd)
+#endif
 
 /* The upper halves of two vectors, in turn. */
 V_INLINE vec v_bf16_cut(vec even, vec odd)
@@ -124,21 +132,39 @@ V_INLINE vec v_bf16_round(vec even, vec odd)
 }
 #endif
 
+/* What comes in is a number of this kind, or a truth, or turned over. */
+V_INLINE vec v_admit(abc_type type, abc_op op, vec v)
+{
+    if (abci_is_logical(op))
+        v = v_truth(abci_element_size(type), v);
+    return op == ABC_MAX ? v_flip(type, v) : v;
+}
+
 /* `part` is 0 or, of a type that makes two vectors, 1. */
 V_INLINE vec v_enter(abc_type type, abc_op op, const char *from, int part)
 {
     vec v;
     if (type == ABC_BF16)
-        v = part ? (vec)(*(const vec_at *)from & 0xffff0000u) : (vec)(*(const vec_at *)from << 16);
+        v = V_BF16_WIDEN(*(const vec_at *)from, part);
     else if (type == ABC_F16)
-        v = V_F16_WIDEN((vec_half) * (const vec_half_at *)from);
-    else if (abci_is_small(type))
+        v = V_F16_WIDEN((vec_half) * (const vec_half_at *)(from + part * (VBYTES / 2)));
+    else if (V_IS_FP8(type))
         v = v_small_widen(type, __builtin_convertvector(*(const vec_quarter_at *)from, vec));
     else
         v = *(const vec_at *)from;
-    if (abci_is_logical(op))
-        v = v_truth(abci_element_size(type), v);
-    return op == ABC_MAX ? v_flip(type, v) : v;
+    return v_admit(type, op, v);
+}
+
+/* Elements of 8 or 16 bits in a word; of f16 there is no second part. */
+V_INLINE vec v_enter_word(abc_type type, abc_op op, uint64_t word, int part)
+{
+    const vec raw = (vec)(vec_u64){word};
+    vec v = raw;
+    if (type == ABC_BF16)
+        v = V_BF16_WIDEN(raw, part);
+    else if (type == ABC_F16)
+        v = V_F16_WIDEN((vec_half)(vec_half_u64){word});
+    return v_admit(type, op, v);
 }
 
 V_INLINE vec v_min(abc_type type, vec a, vec b)
@@ -254,31 +280,41 @@ V_INLINE vec v_finish(abc_type type, abc_op op, vec v, int nranks)
     return op == ABC_AVG ? v_divide(type, v, nranks) : v;
 }
 
-/* From the vectors of all parts. What a minimum picks needs no rounding. */
+/* As it lies in memory, from the vectors of all parts; not fp8. What a minimum picks needs no rounding. */
+V_INLINE vec v_narrow(abc_type type, abc_op op, const vec *parts)
+{
+    if (type == ABC_BF16)
+        return op == ABC_MIN || op == ABC_MAX ? V_BF16_CUT(parts[0], parts[1]) : (vec)V_BF16_ROUND(parts[0], parts[1]);
+    return type == ABC_F16 ? V_F16_JOIN(V_F16_ROUND(parts[0]), V_F16_ROUND(parts[1])) : parts[0];
+}
+
+V_INLINE uint64_t v_leave_word(abc_type type, abc_op op, const vec *parts)
+{
+    return type == ABC_F16 ? ((vec_half_u64)V_F16_ROUND(parts[0]))[0] : ((vec_u64)v_narrow(type, op, parts))[0];
+}
+
 V_INLINE void v_store(abc_type type, abc_op op, bool stream, char *to, char *to2, const vec *parts)
 {
-    vec v = parts[0];
-    if (type == ABC_BF16)
-        v = op == ABC_MIN || op == ABC_MAX ? v_bf16_cut(parts[0], parts[1]) : (vec)V_BF16_ROUND(parts[0], parts[1]);
-    if (type == ABC_F16) {
-        vec_half half = (vec_half)V_F16_ROUND(v);
-        if (stream)
-            V_STREAM_HALF(to, half);
-        else
-            *(vec_half_at *)to = half;
-        if (to2)
-            *(vec_half_at *)to2 = half;
-    } else if (abci_is_small(type)) { /* too short to stream */
-        vec_quarter quarter = __builtin_convertvector(v_small_round(type, v), vec_quarter);
+    if (V_IS_FP8(type)) { /* too short to stream */
+        vec_quarter quarter = __builtin_convertvector(v_small_round(type, parts[0]), vec_quarter);
         *(vec_quarter_at *)to = quarter;
         if (to2)
             *(vec_quarter_at *)to2 = quarter;
-    } else {
-        if (stream)
-            V_STREAM(to, v);
-        else
-            *(vec_at *)to = v;
-        if (to2)
-            *(vec_at *)to2 = v;
+        return;
     }
+    for (int half = 0; type == ABC_F16 && !stream && half < 2; half++) { /* the conversion's own stores are quicker than joining */
+        vec_half v = (vec_half)V_F16_ROUND(parts[half]);
+        *(vec_half_at *)(to + half * (VBYTES / 2)) = v;
+        if (to2)
+            *(vec_half_at *)(to2 + half * (VBYTES / 2)) = v;
+    }
+    if (type == ABC_F16 && !stream)
+        return;
+    vec v = v_narrow(type, op, parts);
+    if (stream)
+        V_STREAM(to, v);
+    else
+        *(vec_at *)to = v;
+    if (to2)
+        *(vec_at *)to2 = v;
 }

@@ -36,6 +36,45 @@ static bool sum(struct rank *r, int count, int round)
     return ok;
 }
 
+/* A whole number below 256 as a float of 16 bits: so many of them are its mantissa. */
+static uint16_t narrow_bits(abc_type type, unsigned v)
+{
+    const int mantissa = type == ABC_BF16 ? 7 : 10, bias = type == ABC_BF16 ? 127 : 15;
+    int top = 0;
+    while (v >> top > 1)
+        top++;
+    return v ? (uint16_t)((top + bias) << mantissa | ((v << mantissa >> top) & ((1u << mantissa) - 1))) : 0;
+}
+
+static bool narrow_sum(struct rank *r, abc_type type, int count, int round)
+{
+    static uint16_t x[8192], y[8192];
+    for (int i = 0; i < count; i++)
+        x[i] = narrow_bits(type, (unsigned)((i + round) % 50 + r->rank));
+    doing(r, "%d of %s, round %d", count, abc_type_name(type), round);
+    bool ok = check_status(r, abc_allreduce(x, y, (uint64_t)count, type, ABC_SUM, r->comm), ABC_OK, "allreduce");
+    for (int i = 0; i < count && ok; i++) {
+        uint16_t wanted = narrow_bits(type, (unsigned)(r->nranks * ((i + round) % 50) + r->nranks * (r->nranks - 1) / 2));
+        ok = check(r, y[i] == wanted, "%d of %s, round %d: element %d is %#x, must be %#x", count, abc_type_name(type), round, i,
+                   y[i], wanted);
+    }
+    return ok;
+}
+
+/* Floats of 16 bits: in a header, in whole vectors of every family, and staged with some elements over. */
+static int narrow(struct rank *r)
+{
+    static const int counts[] = {1, 3, 4, 7, 31, 256, 300, 1025, 4096, 8191};
+    bool ok = true;
+    for (int k = 0; k < (int)(sizeof counts / sizeof *counts) && ok; k++) {
+        int before = taken;
+        for (int round = 0; round < 12 && ok; round++)
+            ok = narrow_sum(r, ABC_BF16, counts[k], round) && narrow_sum(r, ABC_F16, counts[k], round);
+        ok = ok && check(r, taken > before, "no call of %d elements went the short way", counts[k]);
+    }
+    return !ok;
+}
+
 /* 100 bytes are two chunks here, so two sequences: on every rank, be it early or late. */
 static int chunked(struct rank *r)
 {
@@ -105,6 +144,7 @@ int main(int argc, char **argv)
         if (n > abci_cpu_available())
             continue; /* crowded ranks never take the short way */
         job_run(&(struct job){.name = "one chunk", .body = whole, .nranks = n});
+        job_run(&(struct job){.name = "floats of 16 bits", .body = narrow, .nranks = n});
         job_run(&(struct job){.name = "by turns", .body = by_turns, .nranks = n});
         job_run(&(struct job){.name = "small after large", .body = after_large, .nranks = n});
     }
