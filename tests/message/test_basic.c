@@ -238,6 +238,42 @@ static int heads_briefly(struct rank *r)
     return heads_are_left(r, out, in);
 }
 
+/*
+ * Both ranks send first and receive then, in either kind of memory, more messages than there are heads, by either kind of call:
+ * short sends wait for nobody.
+ */
+static int both_send_first(struct rank *r)
+{
+    enum { MOST = 4096, N = 6 };
+    static const size_t lengths[] = {513, 3000, MOST};
+    for (int kind = 0; kind < 4; kind++) {
+        bool arena = !(kind & 1), started = kind & 2;
+        char *out = memory(arena, MOST), *in = memory(arena, MOST);
+        if (!check(r, out && in, "no memory"))
+            return 1;
+        for (int i = 0; i < N * 3; i++) {
+            abc_request *q = NULL;
+            size_t n = lengths[i / N];
+            doing(r, "message %d of %zu bytes, kind %d", i, n, kind);
+            bytes_fill(out, n, bytes_key(r->rank, i, kind));
+            int status = started ? abc_send_start(out, n, ABC_U8, 1 - r->rank, i, r->comm, &q)
+                                 : abc_send(out, n, ABC_U8, 1 - r->rank, i, r->comm);
+            if (!check_status(r, status, ABC_OK, "send") || (q && !check_status(r, abc_test(q), ABC_OK, "test")))
+                return 1;
+            check_status(r, q ? abc_wait(&q) : ABC_OK, ABC_OK, "wait");
+        }
+        for (int i = 0; i < N * 3; i++) {
+            size_t n = lengths[i / N];
+            check_status(r, abc_recv(in, n, ABC_U8, 1 - r->rank, i, r->comm, NULL), ABC_OK, "recv");
+            check(r, bytes_wrong(in, n, bytes_key(1 - r->rank, i, kind)) == n, "message %d, kind %d: wrong bytes", i, kind);
+        }
+        check_status(r, abc_barrier(r->comm), ABC_OK, "barrier");
+        give_back(arena, out);
+        give_back(arena, in);
+    }
+    return 0;
+}
+
 static int to_oneself(struct rank *r)
 {
     enum { N = 100000 };
@@ -400,6 +436,7 @@ int main(int argc, char **argv)
         {"heads, order", heads_out_of_order, 2},
         {"heads, both ways", heads_both_ways, 2},
         {"heads, briefly", heads_briefly, 2},
+        {"both send first", both_send_first, 2},
         {"to oneself", to_oneself, 2},
         {"alone", to_oneself, 1},
         {"around", around, 4},
