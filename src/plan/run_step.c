@@ -153,12 +153,18 @@ int abci_locate(struct abci_engine *e, const struct abci_instance *inst, int pee
     return at_segment(e, peer, segment, offset, r.bytes, out);
 }
 
+/* What an owner that has ended meanwhile seems to have is not believed: its number may be another process's by now. */
 static int read_remote(struct abci_engine *e, int peer, void *to, uint64_t from, uint64_t bytes)
 {
-    int status = abci_shm_read_remote(e->shm, peer, to, from, bytes);
+    int status = abci_shm_read_remote(e->shm, peer, to, from, bytes), why = errno;
+    if (abci_shm_peer_gone(e->shm, peer)) {
+        abci_shm_fail(e->shm, ABC_ERR_PEER, peer, NULL, NULL, "rank %d (pid %u) has died while rank %d read its memory", peer,
+                      e->shm->peer[peer].pid, e->shm->rank);
+        return ABC_ERR_PEER;
+    }
     if (status != ABC_OK)
         abci_shm_fail(e->shm, status, peer, NULL, NULL, "rank %d cannot read the memory of rank %d: %s; set ABCOMM_PVR=off",
-                      e->shm->rank, peer, strerror(errno));
+                      e->shm->rank, peer, strerror(why));
     return status;
 }
 

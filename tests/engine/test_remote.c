@@ -1,12 +1,16 @@
 /*
  * test_remote.c - private buffers that peers read where they are: an alltoall in huge pages, mixed with ranks whose pages are
- * small; blocks that are read as wholes though their operation has many chunks; owners that wait until their readers are over.
+ * small; blocks that are read as wholes though their operation has many chunks; owners that wait until their readers are over, and
+ * one that ends before.
  * Which way a block went is told by the reads that are counted, whatever this machine was measured to like.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "comm/comm.h"
@@ -15,7 +19,8 @@
 #define HUGE (2u << 20)
 #define LEAST (256u << 10) /* bytes of a block that this test has read where it is, as on a machine that likes it */
 
-static int reads; /* of peers' private memory, by this process */
+static int reads;        /* of peers' private memory, by this process */
+static int gone_fd = -1; /* of a process that has ended: the next read makes it the owner's */
 
 int __real_abci_shm_read_remote(const struct abci_shm *shm, int peer, void *to, uint64_t from, uint64_t bytes);
 int __wrap_abci_shm_read_remote(const struct abci_shm *shm, int peer, void *to, uint64_t from, uint64_t bytes);
@@ -23,6 +28,11 @@ int __wrap_abci_shm_read_remote(const struct abci_shm *shm, int peer, void *to, 
 int __wrap_abci_shm_read_remote(const struct abci_shm *shm, int peer, void *to, uint64_t from, uint64_t bytes)
 {
     reads++;
+    if (gone_fd >= 0) {
+        close(shm->peer[peer].pidfd);
+        ((struct abci_shm *)(uintptr_t)shm)->peer[peer].pidfd = gone_fd;
+        gone_fd = -1;
+    }
     return __real_abci_shm_read_remote(shm, peer, to, from, bytes);
 }
 
@@ -180,10 +190,38 @@ static int chunks(struct rank *r)
     return !ok;
 }
 
+/* The owner has ended by the time of the read, which brings bytes of whatever process has its number then. */
+static int owner_ends(struct rank *r)
+{
+    const uint64_t count = 50000;
+    uint32_t *in = pages(2 * count * sizeof *in, false), *out = pages(2 * count * sizeof *in, false);
+    abc_comm *comm;
+    if (!check_status(r, rank_create(r, 0, 0, &comm), ABC_OK, "creation"))
+        return 1;
+    bool remote = comm->shm->remote_for_all;
+    pid_t child = r->rank == 1 ? fork() : -1;
+    if (child == 0)
+        _exit(0);
+    if (r->rank == 1) {
+        gone_fd = (int)syscall(SYS_pidfd_open, child, 0);
+        remote &= gone_fd >= 0;
+        waitid(P_PID, (id_t)child, &(siginfo_t){0}, WEXITED);
+        comm->engine.machine.remote_from = 0; /* the own input is staged: this rank has to wait for nobody */
+        nap(0.1);
+    }
+    int status = abc_alltoall(in, out, count, ABC_U32, comm);
+    bool ok = r->rank == 0 || !remote || check_status(r, status, ABC_ERR_PEER, "alltoall");
+    abc_comm_destroy(comm);
+    free(in);
+    free(out);
+    return !ok;
+}
+
 int main(int argc, char **argv)
 {
     static const char *const whole[] = {"ABCOMM_PVR=auto", NULL}, *const cut[] = {"ABCOMM_CHUNK=100K", NULL},
                              *const always[] = {"ABCOMM_PVR=on", "ABCOMM_CHUNK=32K", NULL},
+                             *const once[] = {"ABCOMM_PVR=on", "ABCOMM_CHUNK=1M", NULL},
                              *const pairwise[] = {"ABCOMM_CHUNK=100K", "ABCOMM_ALGO=alltoall:pairwise", NULL};
     struct options o;
     options_read(argc, argv, &o);
@@ -193,5 +231,7 @@ int main(int argc, char **argv)
         job_run(&(struct job){.name = "huge pages, pairwise", .body = huge_pages, .nranks = n, .environment = pairwise});
         job_run(&(struct job){.name = "many chunks", .body = chunks, .nranks = n, .environment = always});
     }
+    job_run(&(struct job){
+        .name = "an owner ends", .body = owner_ends, .nranks = 2, .no_comm = true, .timeout = 5, .environment = once});
     return jobs_end();
 }
