@@ -137,8 +137,8 @@ void abci_offer_revoke(struct abci_instance *inst);
 /* Combine the nsrc operands in e->sources, one piece, and write it to the own OUT and to every peer's. */
 int abci_spread(struct abci_engine *e, struct abci_instance *inst, const struct abci_step *s, struct abci_range to, char *dst,
                 struct abci_reduction *how, int nsrc);
-/* run_counts.c: have peers been told where their blocks begin in this rank's input? Where this rank's begins in a peer's; elements.
- */
+/* run_counts.c: have peers been told where their blocks begin in this rank's input? Where, in elements, does this one's in a
+ * peer's? */
 bool abci_counts_placed(const struct abc_request *q);
 uint64_t abci_counts_place(const struct abc_request *q, int peer);
 /* run_step.c: where a peer's block lies; counter: the one that published it. */

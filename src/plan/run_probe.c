@@ -215,8 +215,7 @@ static void conclude(struct abci_machine *m, struct abci_control *peer)
     m->remote_byte = 1e-15 * (double)atomic_load(word(peer, WORD_BYTE));
     if (m->remote_call > 0 && m->remote_call + m->remote_byte * (256 << 10) < 0.7 * staged * (256 << 10))
         m->remote_from = 256;
-    /* Where a read of huge pages is about as quick as one of staging, it saves writing that. A call is to be a tenth of the read.
-     */
+    /* Where a read of huge pages is about as quick as one of staging, it saves writing that. A call must not cost much. */
     double huge = 1e-15 * (double)atomic_load(word(peer, WORD_HUGE_BYTE));
     if (m->remote_call > 0 && m->remote_call < 1e-5 && huge > 0 && huge < 2 * staged)
         m->remote_huge = 256;

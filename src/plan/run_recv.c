@@ -357,10 +357,11 @@ static int read_piece(struct abci_engine *e, struct abci_inbound *in, struct abc
 
 /* ---- Private messages: through tiles, or by process_vm_readv ---- */
 
-#define TRIALS 6 /* the first messages of a length go by turns; */
+/* The first messages of a length go by turns, later ones by the quicker way; but the 16th, 32nd, 64th and each 128th by the other,
+ * for buffers and distances change. */
+#define TRIALS 6
+#define AGAIN 128
 #define UNTIMED (-1.)
-#define AGAIN                                                                                                                      \
-    128 /* later ones by the quicker way, but the 16th, 32nd, 64th and each 128th by the other: buffers and distances change */
 
 static struct abci_mail_pace *pace_of(struct abci_inbound *in, uint64_t bytes)
 {

@@ -317,8 +317,7 @@ int abci_handshake(int rank, int nranks, int listen_fd, const char *name, const 
 void abci_shm_try_remote(struct abci_shm *shm);
 /* Read bytes at an address of the peer's process. ABC_ERR_PEER with errno set. */
 int abci_shm_read_remote(const struct abci_shm *shm, int peer, void *to, uint64_t from, uint64_t bytes);
-/* Does this memory of the process lie in huge pages, which peers read quickly? False where the kernel does not tell (before 6.7).
- */
+/* Does this memory of the process lie in huge pages, which peers read quickly? False where the kernel does not tell: before 6.7. */
 bool abci_shm_is_huge(const void *memory, uint64_t bytes);
 
 #endif
