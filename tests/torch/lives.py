@@ -20,6 +20,7 @@ import abcomm.torch  # noqa: F401  registers the backend
 import forks
 
 TIMES = 200
+SLACK = 12  # descriptors, threads, mappings; a leak in each of 150 lives is more
 GROWTH = 4 << 20  # bytes of memory that 150 lives of a group may leave
 
 
@@ -36,13 +37,14 @@ def belongings():
 
 
 def no_more_than(before):
-    """This process has what it had. A thread that delivers, and has nothing to do beside another one, ends after 5 s."""
-    end = time.monotonic() + 10
-    while (now := belongings())[2] > before[2] and time.monotonic() < end:
-        time.sleep(0.01)
+    """
+    Nothing of a life stays: it would be there 150 times. A few threads of delivery, descriptors and mappings come and go with the
+    moment: a thread more delivers while another is busy, a block is kept for a slower rank.
+    """
+    now = belongings()
     said = f"memory {now[0] - before[0]:+}, descriptors {now[1] - before[1]:+}, threads {now[2] - before[2]:+}, maps {now[3] - before[3]:+}"
-    print(said, flush=True)
-    assert now[0] - before[0] <= GROWTH and now[1] <= before[1] and now[2] <= before[2] and now[3] <= before[3] + 2, said
+    print(said, [thread.name for thread in threading.enumerate()], flush=True)
+    assert now[0] - before[0] <= GROWTH and all(have <= had + SLACK for have, had in zip(now[1:], before[1:], strict=True)), said
 
 
 def settle(store, when):
