@@ -20,8 +20,8 @@ import abcomm.torch  # noqa: F401  registers the backend
 import forks
 
 TIMES = 200
-SLACK = 12  # descriptors, threads, mappings; a leak in each of 150 lives is more
 GROWTH = 4 << 20  # bytes of memory that 150 lives of a group may leave
+LOOKS, LIVES = 4, 20  # how often it is looked for what stays, and lives between two looks
 
 
 def start(**options):
@@ -36,22 +36,24 @@ def belongings():
     return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), maps
 
 
-def no_more_than(before):
-    """
-    Nothing of a life stays: it would be there 150 times. A few threads of delivery, descriptors and mappings come and go with the
-    moment: a thread more delivers while another is busy, a block is kept for a slower rank.
-    """
-    now = belongings()
-    said = f"memory {now[0] - before[0]:+}, descriptors {now[1] - before[1]:+}, threads {now[2] - before[2]:+}, maps {now[3] - before[3]:+}"
-    print(said, [thread.name for thread in threading.enumerate()], flush=True)
-    assert now[0] - before[0] <= GROWTH and all(have <= had + SLACK for have, had in zip(now[1:], before[1:], strict=True)), said
+def is_more(before, now):
+    """Has this process more than it had? Says how much."""
+    print(f"memory {now[0] - before[0]:+}, descriptors {now[1] - before[1]:+}, threads {now[2] - before[2]:+}, maps {now[3] - before[3]:+};",
+          *(Path("/proc/self/task", task, "comm").read_text().strip() for task in os.listdir("/proc/self/task")),
+          *(thread.name for thread in threading.enumerate()), flush=True)
+    return now[0] - before[0] > GROWTH or now[1] > before[1] or now[2] > before[2] or now[3] > before[3] + 2
+
+
+def meet(store, where, ranks):
+    """Wait until so many ranks have come."""
+    while store.add(where, 0) < ranks:
+        time.sleep(0.001)
 
 
 def settle(store, when):
     """All ranks have left their groups, so what a rank kept for a slower one goes when it makes its next communicator."""
     store.add(when, 1)
-    while store.add(when, 0) < int(os.environ["WORLD_SIZE"]):
-        time.sleep(0.001)
+    meet(store, when, int(os.environ["WORLD_SIZE"]))
     abcomm.Communicator(0, 1).close()
 
 
@@ -69,6 +71,21 @@ def one_life(store, number):
     dist.destroy_process_group()
 
 
+def nothing_stays(store, before):
+    """A leak comes with every life. What one moment has more, such as a thread that delivers, does not come again after further lives."""
+    for look in range(LOOKS):
+        settle(store, f"look {look}")
+        now = belongings()
+        store.add(f"more {look}", int(is_more(before, now)))
+        settle(store, f"told {look}")
+        if store.add(f"more {look}", 0) == 0:
+            return
+        before = now
+        for number in range(LIVES):
+            one_life(store, f"{look}, {number}")
+    raise AssertionError("each look found more than the one before, on one rank or another")
+
+
 def again():
     """A process makes and ends its groups many times; nothing of them stays."""
     rank = int(os.environ["RANK"])
@@ -78,8 +95,10 @@ def again():
         if number == 49:
             settle(store, "begin")
             before = belongings()
-    settle(store, "end")
-    no_more_than(before)
+    nothing_stays(store, before)
+    store.add("over", 1)
+    if rank == 0:  # the others read its store until then
+        meet(store, "over", int(os.environ["WORLD_SIZE"]))
 
 
 def ones():
@@ -104,7 +123,7 @@ def ones():
             dist.destroy_process_group(group)
         if number == 49:
             before = belongings()
-    no_more_than(before)
+    assert not is_more(before, belongings())
     dist.destroy_process_group()
 
 
